@@ -1,0 +1,269 @@
+"""The errors of the project, in one tree.
+
+Every error that a person can meet is an `OrinRerankError`. It carries
+
+* `kind`: what sort of failure this is. `serving.status` maps it to a gRPC status code and `cli.exit_codes`
+  to an exit code; those two maps are the only places that translate.
+* `code`: a stable snake_case name for this very error, safe to match on in a client.
+* `item`: the offending part of the request or file where there is one, such as `documents[3].content[0]`.
+
+::
+
+    OrinRerankError
+    ├── InvalidRequestError            the caller's input is wrong
+    │   ├── EmptyQueryError, EmptyDocumentError, NoDocumentsError, TooManyDocumentsError, TextError
+    │   ├── TooLongError               does not fit with truncation off, or special tokens alone overflow
+    │   └── ImageError
+    │       └── ImageDecodeError, ImageTooLargeError, ImageFormatError, ImageAspectRatioError
+    ├── UnknownModelError              no such model here
+    ├── OverloadedError                the queue is full or load is shed; carries a retry hint
+    ├── UnavailableError               building, draining, too hot, unhealthy
+    ├── DeadlineError                  the caller's deadline passed or cannot be met
+    ├── SettingsError                  a setting or command-line value is wrong
+    ├── DatasetError                   an evaluation or calibration set is malformed
+    ├── BundleError                    a model bundle is missing, incomplete or altered
+    ├── CheckpointError                a checkpoint cannot become a graph; names the key
+    ├── EngineError                    an engine failed or gave a score that cannot be trusted
+    │   └── NonFiniteScoreError, PoolExhaustedError, SelfTestError
+    └── InternalError                  a bug of ours
+"""
+
+from __future__ import annotations
+
+import enum
+from typing import ClassVar
+
+__all__ = [
+    "BundleError",
+    "CheckpointError",
+    "DatasetError",
+    "DeadlineError",
+    "EmptyDocumentError",
+    "EmptyQueryError",
+    "EngineError",
+    "ErrorKind",
+    "ImageAspectRatioError",
+    "ImageDecodeError",
+    "ImageError",
+    "ImageFormatError",
+    "ImageTooLargeError",
+    "InternalError",
+    "InvalidRequestError",
+    "NoDocumentsError",
+    "NonFiniteScoreError",
+    "OrinRerankError",
+    "OverloadedError",
+    "PoolExhaustedError",
+    "SelfTestError",
+    "SettingsError",
+    "TextError",
+    "TooLongError",
+    "TooManyDocumentsError",
+    "UnavailableError",
+    "UnknownModelError",
+]
+
+
+class ErrorKind(enum.Enum):
+    """What sort of failure an error is; decides gRPC status and exit code."""
+
+    INVALID = "invalid"
+    NOT_FOUND = "not_found"
+    OVERLOADED = "overloaded"
+    UNAVAILABLE = "unavailable"
+    DEADLINE = "deadline"
+    DATA = "data"
+    INTERNAL = "internal"
+
+
+class OrinRerankError(Exception):
+    """Root of all errors that the project raises on purpose.
+
+    Args:
+        message: One sentence for a person; never holds the contents of a request.
+        item: The offending item, such as `documents[3]`, a file name or a tensor name.
+    """
+
+    kind: ClassVar[ErrorKind] = ErrorKind.INTERNAL
+    code: ClassVar[str] = "internal"
+
+    def __init__(self, message: str, *, item: str | None = None) -> None:
+        super().__init__(message)
+        self.message = message
+        self.item = item
+
+    def __str__(self) -> str:
+        return f"{self.item}: {self.message}" if self.item else self.message
+
+    def within(self, outer: str) -> OrinRerankError:
+        """Returns this error with its item placed inside `outer`: `content[0]` in `documents[3]`."""
+        self.item = f"{outer}.{self.item}" if self.item else outer
+        return self
+
+
+class InvalidRequestError(OrinRerankError):
+    """The caller's input is wrong; sending it again unchanged cannot succeed."""
+
+    kind = ErrorKind.INVALID
+    code = "invalid_request"
+
+
+class EmptyQueryError(InvalidRequestError):
+    """The query holds neither text nor image."""
+
+    code = "empty_query"
+
+
+class EmptyDocumentError(InvalidRequestError):
+    """A document holds neither text nor image."""
+
+    code = "empty_document"
+
+
+class NoDocumentsError(InvalidRequestError):
+    """The request has no documents."""
+
+    code = "no_documents"
+
+
+class TooManyDocumentsError(InvalidRequestError):
+    """The request has more documents than the server takes in one call."""
+
+    code = "too_many_documents"
+
+
+class TextError(InvalidRequestError):
+    """A text cannot be tokenised, for instance because it is not valid Unicode."""
+
+    code = "bad_text"
+
+
+class TooLongError(InvalidRequestError):
+    """Something does not fit and may not, or cannot, be cut."""
+
+    code = "too_long"
+
+
+class ImageError(InvalidRequestError):
+    """An image cannot be used."""
+
+    code = "bad_image"
+
+
+class ImageFormatError(ImageError):
+    """The bytes are no image of a format that the server takes."""
+
+    code = "image_format"
+
+
+class ImageDecodeError(ImageError):
+    """The image is damaged or truncated."""
+
+    code = "image_decode"
+
+
+class ImageTooLargeError(ImageError):
+    """The image has more bytes or pixels than the server decodes (a decompression bomb, perhaps)."""
+
+    code = "image_too_large"
+
+
+class ImageAspectRatioError(ImageError):
+    """The image's longer side is over 200 times its shorter one."""
+
+    code = "image_aspect_ratio"
+
+
+class UnknownModelError(OrinRerankError):
+    """The request names a model that is not served here."""
+
+    kind = ErrorKind.NOT_FOUND
+    code = "unknown_model"
+
+
+class OverloadedError(OrinRerankError):
+    """The queue is full or load is being shed.
+
+    Args:
+        message: One sentence for a person.
+        retry_after_s: When trying again is likely to succeed, in seconds.
+    """
+
+    kind = ErrorKind.OVERLOADED
+    code = "overloaded"
+
+    def __init__(self, message: str, *, retry_after_s: float, item: str | None = None) -> None:
+        super().__init__(message, item=item)
+        self.retry_after_s = retry_after_s
+
+
+class UnavailableError(OrinRerankError):
+    """The daemon cannot rerank now: it starts, builds, drains, is too hot or unhealthy."""
+
+    kind = ErrorKind.UNAVAILABLE
+    code = "unavailable"
+
+
+class DeadlineError(OrinRerankError):
+    """The caller's deadline passed, or cannot be met."""
+
+    kind = ErrorKind.DEADLINE
+    code = "deadline_exceeded"
+
+
+class SettingsError(OrinRerankError):
+    """A setting or command-line value is wrong."""
+
+    kind = ErrorKind.INVALID
+    code = "settings"
+
+
+class DatasetError(OrinRerankError):
+    """An evaluation or calibration set is malformed; the item names file and line."""
+
+    kind = ErrorKind.DATA
+    code = "dataset"
+
+
+class BundleError(OrinRerankError):
+    """A model bundle is missing, incomplete or altered; the item names the file."""
+
+    kind = ErrorKind.DATA
+    code = "bundle"
+
+
+class CheckpointError(OrinRerankError):
+    """A checkpoint cannot become a graph; the item names the key."""
+
+    kind = ErrorKind.DATA
+    code = "checkpoint"
+
+
+class EngineError(OrinRerankError):
+    """An engine failed."""
+
+    kind = ErrorKind.INTERNAL
+    code = "engine"
+
+
+class NonFiniteScoreError(EngineError):
+    """An engine gave a margin that is NaN or infinite."""
+
+    code = "non_finite_score"
+
+
+class PoolExhaustedError(EngineError):
+    """No buffer became free within the deadline."""
+
+    kind = ErrorKind.OVERLOADED
+    code = "pool_exhausted"
+
+
+class SelfTestError(EngineError):
+    """A loaded model does not reproduce its golden pairs."""
+
+    code = "self_test"
+
+
+class InternalError(OrinRerankError):
+    """A bug of ours; the message says what was violated."""

@@ -1,0 +1,97 @@
+"""Which documents share one run of the engine: the packed sequence before it becomes arrays.
+
+A pack is laid out as `prefix A | doc A1 | doc A2 | prefix B | doc B1 | ...`. A prefix that several of its documents
+share stands in it once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterator
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from orin_rerank.prompt.encoded import EncodedSegment
+
+__all__ = ["Pack", "PackBuilder", "PackGroup"]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class PackGroup:
+    """One prefix and the documents behind it."""
+
+    prefix: EncodedSegment
+    documents: tuple[EncodedSegment, ...]
+
+    @property
+    def tokens(self) -> int:
+        """Tokens of the prefix and its documents."""
+        return len(self.prefix) + sum(len(document) for document in self.documents)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Pack:
+    """What one run of the engine computes.
+
+    Attributes:
+        groups: Prefixes with their documents.
+        tags: One per document, in the order in which the margins come back.
+        tokens: Length of the packed sequence, S.
+    """
+
+    groups: tuple[PackGroup, ...]
+    tags: tuple[Hashable, ...]
+    tokens: int
+
+    @property
+    def documents(self) -> int:
+        """How many documents, N."""
+        return len(self.tags)
+
+    def segments(self) -> Iterator[EncodedSegment]:
+        """Every prefix and document in the order in which they are laid out."""
+        for group in self.groups:
+            yield group.prefix
+            yield from group.documents
+
+
+@dataclass(slots=True)
+class PackBuilder:
+    """Collects documents until the pack is full.
+
+    Args:
+        max_documents: Most documents in one pack.
+    """
+
+    max_documents: int
+    _groups: dict[int, tuple[EncodedSegment, list[EncodedSegment], list[Hashable]]] = field(default_factory=dict)
+    tokens: int = 0
+    documents: int = 0
+
+    def added_tokens(self, prefix: EncodedSegment, document: EncodedSegment) -> int:
+        """How much longer the pack would become; a prefix that is in it already costs nothing."""
+        return len(document) + (0 if id(prefix) in self._groups else len(prefix))
+
+    def fits(self, prefix: EncodedSegment, document: EncodedSegment, budget: int) -> bool:
+        """Whether the document fits into `budget` tokens; into an empty pack every document does."""
+        if self.documents == 0:
+            return True
+        return (
+            self.documents < self.max_documents and self.tokens + self.added_tokens(prefix, document) <= budget
+        )
+
+    def add(self, prefix: EncodedSegment, document: EncodedSegment, tag: Hashable) -> None:
+        """Adds a document; the same prefix object groups documents together."""
+        self.tokens += self.added_tokens(prefix, document)
+        self.documents += 1
+        _, documents, tags = self._groups.setdefault(id(prefix), (prefix, [], []))
+        documents.append(document)
+        tags.append(tag)
+
+    def build(self) -> Pack:
+        """Returns the pack; the builder may not be used afterwards."""
+        return Pack(
+            groups=tuple(PackGroup(prefix, tuple(documents)) for prefix, documents, _ in self._groups.values()),
+            tags=tuple(tag for _, _, tags in self._groups.values() for tag in tags),
+            tokens=self.tokens,
+        )

@@ -1,0 +1,125 @@
+"""Package metadata, and the protobuf code that is generated from proto/ at build."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+from setuptools import Command, find_packages, setup
+from setuptools.command.build import build
+from setuptools.command.build_py import build_py
+from setuptools.command.editable_wheel import editable_wheel
+
+ROOT = Path(__file__).resolve().parent
+PROTO_ROOT = ROOT / "proto"
+SOURCE_ROOT = ROOT / "daemon"
+
+
+class BuildProto(Command):
+    """Generates messages, service stubs and their type stubs under daemon/orin_rerank/v1/."""
+
+    description = "generate Python code from proto/"
+    user_options: list[tuple[str, str | None, str]] = []
+
+    def initialize_options(self) -> None:
+        """Has no options."""
+
+    def finalize_options(self) -> None:
+        """Has no options."""
+
+    def run(self) -> None:
+        """Runs protoc as grpcio-tools carries it."""
+        target = SOURCE_ROOT / "orin_rerank" / "v1"
+        target.mkdir(exist_ok=True)
+        (target / "__init__.py").write_text('"""Generated from proto/orin_rerank/v1/ at build; do not edit."""\n')
+        protos = sorted(str(p) for p in (PROTO_ROOT / "orin_rerank" / "v1").glob("*.proto"))
+        subprocess.run(
+            [
+                sys.executable,
+                "-m",
+                "grpc_tools.protoc",
+                f"--proto_path={PROTO_ROOT}",
+                f"--python_out={SOURCE_ROOT}",
+                f"--grpc_python_out={SOURCE_ROOT}",
+                f"--mypy_out={SOURCE_ROOT}",
+                f"--mypy_grpc_out={SOURCE_ROOT}",
+                *protos,
+            ],
+            check=True,
+        )
+
+
+class BuildPyWithProto(build_py):
+    """Generates the protobuf code before the modules are collected."""
+
+    def run(self) -> None:
+        self.run_command("build_proto")
+        super().run()
+
+
+class EditableWithProto(editable_wheel):
+    """The same for an editable installation."""
+
+    def run(self) -> None:
+        self.run_command("build_proto")
+        super().run()
+
+
+def version() -> str:
+    """The version that the package states; read as text, since the package may not be importable yet."""
+    text = (SOURCE_ROOT / "orin_rerank" / "__init__.py").read_text()
+    match = re.search(r'^__version__ = "(.+)"$', text, re.MULTILINE)
+    assert match is not None, "daemon/orin_rerank/__init__.py states no version"
+    return match.group(1)
+
+
+setup(
+    name="orin-rerank",
+    version=version(),
+    description="Turns an NVIDIA Jetson Orin into a multimodal reranking appliance",
+    long_description=(ROOT / "README.md").read_text() if (ROOT / "README.md").exists() else "",
+    long_description_content_type="text/markdown",
+    license="Apache-2.0",
+    python_requires=">=3.10,<3.13",
+    package_dir={"": "daemon"},
+    packages=find_packages("daemon"),
+    package_data={"orin_rerank": ["py.typed", "v1/*.pyi"]},
+    install_requires=[
+        "grpcio>=1.85,<2",
+        "grpcio-health-checking>=1.85,<2",
+        "grpcio-reflection>=1.85,<2",
+        "grpcio-status>=1.85,<2",
+        "numpy>=1.26",
+        "onnx>=1.18",
+        "onnxruntime>=1.23",
+        "pillow>=11",
+        "protobuf>=7.35.1,<8",
+        "rich>=13",
+        "tokenizers>=0.21",
+        "typer>=0.15",
+    ],
+    extras_require={
+        # Reads a checkpoint's configuration for `orin-rerank export`; the daemon itself does not need it.
+        "export": ["transformers>=4.57"],
+        "test": [
+            "buf-bin>=1.75",
+            "hypothesis>=6.100",
+            "import-linter>=2.3",
+            "mypy>=1.18",
+            "pytest>=8.3",
+            "pytest-asyncio>=0.24",
+            "ruff>=0.14",
+            "types-grpcio>=1.0",
+            "types-grpcio-health-checking>=1.0",
+            "types-grpcio-reflection>=1.0",
+            "types-grpcio-status>=1.0",
+            "types-protobuf>=6",
+        ],
+        # The reference implementations, to compare with; never at run time.
+        "oracle": ["qwen-vl-utils>=0.0.14", "torch>=2.9", "transformers>=4.57"],
+    },
+    entry_points={"console_scripts": ["orin-rerank = orin_rerank.cli.main:main"]},
+    cmdclass={"build_proto": BuildProto, "build_py": BuildPyWithProto, "editable_wheel": EditableWithProto, "build": build},
+)
