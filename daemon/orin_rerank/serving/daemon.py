@@ -1,0 +1,276 @@
+"""The daemon: gRPC from the first moment, the model behind it once it has proved itself, an orderly end.
+
+::
+
+    STARTING --model loaded and self-tested--> SERVING --SIGTERM--> DRAINING --> gone
+        |                                         |
+        +------------- it fails ------------------+-- the scheduler fails --> FAILED --> gone
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+import signal
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING, Final
+
+import grpc
+from grpc_health.v1 import health, health_pb2, health_pb2_grpc
+from grpc_reflection.v1alpha import reflection
+
+from orin_rerank.errors import InternalError, OrinRerankError, SettingsError, UnavailableError
+from orin_rerank.serving.scheduler import Scheduler
+from orin_rerank.serving.service import RerankService
+from orin_rerank.serving.state import DaemonState
+from orin_rerank.serving.unix_socket import SocketClaim
+from orin_rerank.telemetry.counters import Counters
+from orin_rerank.telemetry.log import fields
+from orin_rerank.v1 import rerank_pb2 as pb
+from orin_rerank.v1 import rerank_pb2_grpc
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import TypeAlias
+
+    from orin_rerank.serving.ports import ServedModel
+    from orin_rerank.serving.settings import ServerSettings
+
+    Load: TypeAlias = Callable[[Callable[[str], None]], ServedModel]
+
+__all__ = ["SERVICE_NAME", "Daemon", "run"]
+
+_log = logging.getLogger(__name__)
+
+SERVICE_NAME: Final[str] = pb.DESCRIPTOR.services_by_name["RerankService"].full_name
+
+_FLUSH_S: Final = 0.5
+"""How long the last responses may take to leave; only clients that watch the health make it last that long."""
+
+
+class Daemon:
+    """One daemon from `start` to `stop`; belongs to one event loop.
+
+    Args:
+        settings: How it is reached and how much it takes on.
+        load: Loads, warms and self-tests the model, and tells what it is doing; called on the engine thread, to which
+            the model's runner belongs from then on.
+    """
+
+    def __init__(self, settings: ServerSettings, load: Load) -> None:
+        self._settings = settings
+        self._load = load
+        self._state = DaemonState(settings, Counters())
+        self._stopping = threading.Event()
+        self._engine = threading.Thread(target=self._engine_main, name="engine", daemon=True)
+
+    @property
+    def tcp_port(self) -> int | None:
+        """The TCP port that is listened on, None without one."""
+        return self._tcp_port
+
+    async def start(self) -> None:
+        """Listens, and begins to load the model.
+
+        Raises:
+            SettingsError: If the socket or the TCP address cannot be listened on.
+        """
+        self._loop = asyncio.get_running_loop()
+        self._ready: asyncio.Future[None] = self._loop.create_future()
+        self._ended: asyncio.Future[None] = self._loop.create_future()
+        self._encoders = ThreadPoolExecutor(self._settings.encoder_threads, thread_name_prefix="encoder")
+        self._claim = SocketClaim(self._settings.socket)
+        try:
+            await self._listen()
+        except BaseException:
+            self._claim.release()
+            raise
+        self._engine.start()
+
+    async def ready(self) -> None:
+        """Waits until requests are served.
+
+        Raises:
+            OrinRerankError: If the model could not be loaded.
+        """
+        await asyncio.shield(self._ready)
+
+    async def failed(self) -> None:
+        """Waits for the daemon to fail; a daemon that does not never returns from here.
+
+        Raises:
+            OrinRerankError: Why it failed.
+        """
+        await asyncio.shield(self._ended)
+
+    async def stop(self) -> bool:
+        """Drains and ends: running requests finish within the drain time, new ones are refused as UNAVAILABLE.
+
+        Returns:
+            Whether the engine thread came to its end; False if it hangs in native code.
+        """
+        if self._state.state != pb.STATE_FAILED:
+            self._state.state = pb.STATE_DRAINING
+            self._state.report("finishing the requests that run")
+        self._stopping.set()
+        await self._health.enter_graceful_shutdown()
+        _log.info("draining", extra=fields(requests=self._state.scheduler.requests if self._state.scheduler else 0))
+        with contextlib.suppress(asyncio.TimeoutError):
+            await asyncio.wait_for(self._service.quiet(), self._settings.drain_s)
+        if self._state.scheduler is not None:
+            self._state.scheduler.stop(lambda: UnavailableError("the daemon stopped before the request was done"))
+            await self._service.quiet()
+        await self._server.stop(_FLUSH_S)
+        self._encoders.shutdown(wait=False, cancel_futures=True)
+        await self._join_engine()
+        self._claim.release()
+        _log.info("stopped", extra=fields(engine_ended=not self._engine.is_alive()))
+        return not self._engine.is_alive()
+
+    async def _listen(self) -> None:
+        self._server = grpc.aio.server(options=self._options())
+        self._service = RerankService(self._state, self._encoders)
+        rerank_pb2_grpc.add_RerankServiceServicer_to_server(self._service, self._server)
+        self._health = health.aio.HealthServicer()
+        health_pb2_grpc.add_HealthServicer_to_server(self._health, self._server)
+        await self._set_health(serving=False)
+        reflection.enable_server_reflection((SERVICE_NAME, health.SERVICE_NAME, reflection.SERVICE_NAME), self._server)
+        with self._claim.private():
+            _bind(self._server, f"unix:{self._settings.socket}", "socket")
+        tcp = self._settings.tcp
+        self._tcp_port = None if tcp is None else _bind(self._server, tcp, "tcp")
+        await self._server.start()
+        self._claim.open_to(self._settings.socket_mode)
+        _log.info("listening", extra=fields(socket=str(self._settings.socket), tcp_port=self._tcp_port))
+
+    def _options(self) -> list[tuple[str, int]]:
+        interval_ms = round(self._settings.keepalive_min_interval_s * 1000)
+        return [
+            ("grpc.max_receive_message_length", self._settings.max_message_bytes),
+            # A response that carries its documents back is somewhat larger than its request.
+            ("grpc.max_send_message_length", -1),
+            # By default pings more often than every five minutes end the connection with too_many_pings.
+            ("grpc.http2.min_ping_interval_without_data_ms", interval_ms),
+            ("grpc.keepalive_permit_without_calls", 1),
+            # A second daemon on the same port must fail rather than share it.
+            ("grpc.so_reuseport", 0),
+        ]
+
+    async def _set_health(self, *, serving: bool) -> None:
+        status = health_pb2.HealthCheckResponse.SERVING if serving else health_pb2.HealthCheckResponse.NOT_SERVING
+        for service in ("", SERVICE_NAME):
+            await self._health.set(service, status)
+
+    def _engine_main(self) -> None:
+        """The engine thread: load, serve, close."""
+        try:
+            started = time.monotonic()
+            model = self._load(self._state.report)
+            scheduler = Scheduler(
+                model,
+                max_queued_documents=self._settings.max_queued_documents,
+                max_queued_bytes=self._settings.max_queued_bytes,
+                counters=self._state.counters,
+                loop=self._loop,
+            )
+            try:
+                if not self._stopping.is_set():
+                    asyncio.run_coroutine_threadsafe(self._serve(model, scheduler, started), self._loop)
+                    scheduler.serve()
+            finally:
+                model.runner.close()
+        except Exception as error:  # noqa: BLE001  # whatever ends this thread ends the daemon, and says why
+            if not self._stopping.is_set():
+                self._loop.call_soon_threadsafe(self._fail, error)
+            else:
+                _log.warning("the engine thread failed while stopping", exc_info=error)
+
+    async def _serve(self, model: ServedModel, scheduler: Scheduler, started: float) -> None:
+        self._state.model = model
+        self._state.scheduler = scheduler
+        if self._state.state != pb.STATE_STARTING:
+            scheduler.stop(lambda: UnavailableError("the daemon stops"))
+            return
+        self._state.state = pb.STATE_SERVING
+        self._state.report("ready")
+        await self._set_health(serving=True)
+        _log.info(
+            "serving",
+            extra=fields(
+                model=model.name,
+                engine=model.info.name,
+                precision=model.info.precision,
+                seconds=time.monotonic() - started,
+            ),
+        )
+        if not self._ready.done():
+            self._ready.set_result(None)
+
+    def _fail(self, error: Exception) -> None:
+        self._state.state = pb.STATE_FAILED
+        self._state.report(str(error) if isinstance(error, OrinRerankError) else "an internal error")
+        _log.error("failed", exc_info=error)
+        if not isinstance(error, OrinRerankError):
+            internal = InternalError("the engine thread failed; the journal has the details")
+            internal.__cause__ = error
+            error = internal
+        for outcome in (self._ready, self._ended):
+            if not outcome.done():
+                outcome.set_exception(error)
+                outcome.exception()  # seen, even if nobody waits for this one
+
+    async def _join_engine(self) -> None:
+        """Waits for the engine thread, though no longer than a drain: native code cannot be interrupted."""
+        await asyncio.to_thread(self._engine.join, max(self._settings.drain_s, 1.0))
+
+
+def _bind(server: grpc.aio.Server, address: str, item: str) -> int:
+    try:
+        port: int = server.add_insecure_port(address)
+    except RuntimeError as error:
+        raise SettingsError(f"cannot listen on {address}", item=item) from error
+    return port
+
+
+async def _until_signal(settings: ServerSettings, load: Load) -> bool:
+    daemon = Daemon(settings, load)
+    asked = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, asked.set)
+    await daemon.start()
+    waiting = [asyncio.ensure_future(asked.wait()), asyncio.ensure_future(daemon.failed())]
+    try:
+        done, _ = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        ended = await daemon.stop()
+    for task in waiting:
+        task.cancel()
+    for task in done:
+        await task
+    return ended
+
+
+def run(settings: ServerSettings, load: Load) -> int:
+    """Runs the daemon until SIGTERM or SIGINT.
+
+    Args:
+        settings: How it is reached and how much it takes on.
+        load: Loads the model; told to report what it is doing.
+
+    Returns:
+        The exit code of an orderly end, 0.
+
+    Raises:
+        OrinRerankError: If the daemon could not start or failed later; the caller chooses the exit code.
+    """
+    ended = asyncio.run(_until_signal(settings, load))
+    if not ended:
+        # The interpreter would tear down libraries beneath the engine thread, which is still inside them.
+        logging.shutdown()
+        os._exit(0)
+    return 0

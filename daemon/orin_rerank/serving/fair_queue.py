@@ -1,0 +1,138 @@
+"""Which documents go into the next pack.
+
+Requests are served in the order in which they would *end* if the engine were shared equally among them all: the Fair
+Sojourn Protocol (Friedman and Henderson, SIGMETRICS 2003). A request of three documents overtakes one of a thousand;
+equal ones are served one after the other rather than all of them slowly; and none ends later than it would under equal
+sharing, so nothing starves. Another reason to finish a request before the next is begun is that every pack computes
+the prefix of each of its requests again.
+
+Equal sharing is simulated in virtual time: while n requests share, virtual time goes by one unit for n tokens of work,
+so a request of k tokens that arrives at V would end at V + k, whoever comes or goes afterwards.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, insort
+from typing import TYPE_CHECKING, Final
+
+from orin_rerank.packing.pack import PackBuilder
+
+if TYPE_CHECKING:
+    from orin_rerank.packing.budget import TokenBudget
+    from orin_rerank.packing.pack import Pack
+    from orin_rerank.serving.job import Job
+
+__all__ = ["FairQueue"]
+
+_JOBS_LOOKED_AT: Final = 32
+"""How far down the order the rest of a pack is offered; a bound on the work per pack."""
+
+_WORTHWHILE: Final = 4
+"""A request that a pack cannot finish joins it only if what is left is this many times its prefix: the prefix will be
+computed once more for the documents that stay behind."""
+
+
+def _tag(job: Job) -> float:
+    return job.finish_tag
+
+
+class FairQueue:
+    """The jobs that have, or will have, documents for the engine. Not thread-safe.
+
+    Args:
+        budget: How long packs should be.
+        max_tokens: Longest pack that the engine takes.
+        max_documents: Most documents that the engine takes in one pack.
+    """
+
+    def __init__(self, budget: TokenBudget, *, max_tokens: int, max_documents: int) -> None:
+        self._budget = budget
+        self._max_tokens = max_tokens
+        self._max_documents = max_documents
+        self._jobs: list[Job] = []
+        self._virtual_now = 0.0
+        # Tags of the requests that equal sharing would still be busy with; some of them may have ended in truth.
+        self._sharing: list[float] = []
+
+    def __len__(self) -> int:
+        return len(self._jobs)
+
+    def __contains__(self, job: object) -> bool:
+        return job in self._jobs
+
+    @property
+    def has_work(self) -> bool:
+        """Whether a document waits."""
+        return any(job.waiting for job in self._jobs)
+
+    @property
+    def waiting_tokens(self) -> int:
+        """Length of all documents that wait."""
+        return sum(job.waiting_tokens for job in self._jobs)
+
+    def tag_for(self, tokens: int) -> float:
+        """The finish tag that a request of so many tokens would get now."""
+        return self._virtual_now + tokens
+
+    def tokens_ahead(self, tag: float) -> int:
+        """Tokens of waiting documents that are served before a request with this tag."""
+        return sum(job.waiting_tokens for job in self._jobs if job.finish_tag <= tag)
+
+    def add(self, job: Job, tokens: int) -> None:
+        """Takes in a job whose total length is about so many tokens."""
+        job.finish_tag = self.tag_for(tokens)
+        insort(self._jobs, job, key=_tag)
+        insort(self._sharing, job.finish_tag)
+
+    def remove(self, job: Job) -> None:
+        """Lets go of a job that ended; early or not at all served, it also leaves the simulated sharing."""
+        if job not in self._jobs:
+            return
+        self._jobs.remove(job)
+        if not job.complete:
+            place = bisect_left(self._sharing, job.finish_tag)
+            if place < len(self._sharing) and self._sharing[place] == job.finish_tag:
+                del self._sharing[place]
+        if not self._jobs:
+            self._sharing.clear()
+            self._virtual_now = 0.0
+
+    def worked(self, tokens: int) -> None:
+        """Advances virtual time by tokens that the engine has computed."""
+        left = float(tokens)
+        while self._sharing and left > 0:
+            needed = (self._sharing[0] - self._virtual_now) * len(self._sharing)
+            if needed > left:
+                self._virtual_now += left / len(self._sharing)
+                return
+            left -= needed
+            self._virtual_now = self._sharing.pop(0)
+
+    def next_pack(self) -> Pack | None:
+        """Takes the documents of the next pack; None if none waits. Tags are `(job, index)`.
+
+        The first job in the order fills the pack as far as its documents go; what is left is offered to the next ones.
+        """
+        builder = PackBuilder(self._max_documents)
+        budget = 0
+        offered = 0
+        for job in self._jobs:
+            if not job.waiting or job.prefix is None:
+                continue
+            if builder.documents == 0:
+                budget = min(self._budget.for_prefix(len(job.prefix)), self._max_tokens)
+            elif offered == _JOBS_LOOKED_AT:
+                break
+            elif not self._may_join(job, budget - builder.tokens):
+                offered += 1
+                continue
+            while job.waiting and builder.fits(job.prefix, job.waiting[0][1], budget):
+                index, document = job.take()
+                builder.add(job.prefix, document, (job, index))
+            offered += 1
+        return builder.build() if builder.documents else None
+
+    def _may_join(self, job: Job, room: int) -> bool:
+        assert job.prefix is not None
+        finishes = job.encoded == job.documents and len(job.prefix) + job.waiting_tokens <= room
+        return finishes or len(job.prefix) * _WORTHWHILE <= room

@@ -1,0 +1,73 @@
+"""What serving asks of a loaded model. `lifecycle.model.LoadedModel` is one; the tests have others."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Protocol
+
+if TYPE_CHECKING:
+    from orin_rerank.engines.port import EngineInfo
+    from orin_rerank.engines.runner import PackResult
+    from orin_rerank.packing.budget import TokenBudget
+    from orin_rerank.packing.pack import Pack
+    from orin_rerank.prompt.content import RerankInput
+    from orin_rerank.prompt.encoded import EncodedRequest
+    from orin_rerank.prompt.profile import PromptProfile
+
+__all__ = ["Encoder", "PackRunner", "ServedModel"]
+
+
+class Encoder(Protocol):
+    """Turns requests into tokens and pixels; called from several threads at once."""
+
+    def encode(self, request: RerankInput) -> EncodedRequest:
+        """Encodes a request.
+
+        Raises:
+            InvalidRequestError: Names the offending part, such as `documents[3].content[0]`.
+        """
+
+
+class PackRunner(Protocol):
+    """Runs packs; belongs to the one thread that made it."""
+
+    def run(self, pack: Pack) -> PackResult:
+        """Scores a pack.
+
+        Raises:
+            EngineError: If the engine failed or gave a margin that is not finite.
+        """
+
+    def close(self) -> None:
+        """Frees the engine."""
+
+
+class ServedModel(Protocol):
+    """A model that is ready to score."""
+
+    @property
+    def name(self) -> str:
+        """By which requests may name it."""
+
+    @property
+    def digest(self) -> str:
+        """SHA-256 of its bundle's manifest, in hexadecimal."""
+
+    @property
+    def profile(self) -> PromptProfile:
+        """What it reads."""
+
+    @property
+    def encoder(self) -> Encoder:
+        """Its prompt path."""
+
+    @property
+    def runner(self) -> PackRunner:
+        """Its engine."""
+
+    @property
+    def budget(self) -> TokenBudget:
+        """How long its packs should be on this machine."""
+
+    @property
+    def info(self) -> EngineInfo:
+        """What its engine is."""

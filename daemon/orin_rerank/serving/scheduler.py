@@ -1,0 +1,321 @@
+"""Between the handlers on the event loop and the one thread that owns the engine.
+
+Handlers admit a request, feed its documents as they are encoded, and await its outcome. The engine thread takes the
+next pack out of the queue itself, the moment the last one is done: nothing has to pass through the event loop in
+between, a busy loop does not starve the engine, and what a pack holds is decided as late as it can be, so that a caller
+who left or a small request that came in counts at once. While a pack runs, later documents are encoded on the
+encoders' threads.
+
+Every admitted request ends in exactly one outcome: its scores, an error, or `withdraw` by its own handler.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+import time
+from typing import TYPE_CHECKING, Final, cast
+
+from orin_rerank.errors import DeadlineError, InternalError, OrinRerankError, OverloadedError
+from orin_rerank.packing.pack import Pack
+from orin_rerank.serving.fair_queue import FairQueue
+from orin_rerank.serving.job import Job
+from orin_rerank.serving.throughput import Throughput
+from orin_rerank.telemetry.log import fields
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    from orin_rerank.engines.runner import PackResult
+    from orin_rerank.prompt.encoded import EncodedSegment
+    from orin_rerank.serving.ports import PackRunner, ServedModel
+    from orin_rerank.telemetry.counters import Counters
+
+__all__ = ["Scheduler"]
+
+_log = logging.getLogger(__name__)
+
+_RETRY_S: Final = (0.05, 60.0)
+_RETRY_UNKNOWN_S: Final = 1.0
+_DOUBT: Final = 0.5
+"""A deadline counts as impossible to meet only if even this share of the estimated time is over it."""
+
+_AHEAD_TOKENS: Final = 2**16
+"""Encoded tokens that may wait for the engine before encoders pause. One image token holds 3 KiB of pixels, so that
+this is 200 MB at most; a text of that length is minutes of work for a board."""
+
+
+class Scheduler:
+    """Queue, admission and the engine thread's loop.
+
+    Args:
+        model: What runs the packs; only `serve` touches its runner.
+        max_queued_documents: Documents that may wait or run; a larger request is taken if it is alone.
+        max_queued_bytes: The same for the messages' size.
+        counters: Told of every pack.
+        loop: The handlers' event loop.
+        clock: Monotonic seconds.
+    """
+
+    def __init__(
+        self,
+        model: ServedModel,
+        *,
+        max_queued_documents: int,
+        max_queued_bytes: int,
+        counters: Counters,
+        loop: asyncio.AbstractEventLoop,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._model = model
+        self._max_queued_documents = max_queued_documents
+        self._max_queued_bytes = max_queued_bytes
+        self._counters = counters
+        self._loop = loop
+        self._clock = clock
+        self._wake = threading.Condition()
+        self._queue = FairQueue(model.budget, max_tokens=model.info.max_tokens, max_documents=model.info.max_documents)
+        self._throughput = Throughput()
+        self._jobs: set[Job] = set()
+        self._stopped: Callable[[], OrinRerankError] | None = None
+        # Set on the loop whenever documents left the queue or a job ended; waiters look again.
+        self._moved = asyncio.Event()
+
+    # On the event loop.
+
+    @property
+    def requests(self) -> int:
+        """Requests that wait or run."""
+        return len(self._jobs)
+
+    @property
+    def documents(self) -> int:
+        """Documents that wait or run."""
+        with self._wake:
+            return self._open_documents()
+
+    def admit(self, documents: int, *, message_bytes: int = 0, deadline: float | None = None) -> Job:
+        """Reserves places for a request.
+
+        Args:
+            documents: How many it has.
+            message_bytes: Size of its message.
+            deadline: On the scheduler's clock.
+
+        Raises:
+            OverloadedError: If there is no room; says when there will be.
+            DeadlineError: If the deadline has passed.
+            OrinRerankError: Why the scheduler has stopped, if it has.
+        """
+        self._check_deadline(deadline)
+        with self._wake:
+            if self._stopped is not None:
+                raise self._stopped()
+            open_documents = self._open_documents()
+            excess = open_documents + documents - self._max_queued_documents
+            if self._jobs and excess > 0:
+                raise OverloadedError(
+                    f"{open_documents} documents wait; at most {self._max_queued_documents} may",
+                    retry_after_s=self._retry_after(min(excess, open_documents)),
+                )
+            open_bytes = sum(job.message_bytes for job in self._jobs)
+            if self._jobs and open_bytes + message_bytes > self._max_queued_bytes:
+                raise OverloadedError(
+                    f"requests of {open_bytes} bytes wait; at most {self._max_queued_bytes} may",
+                    retry_after_s=self._retry_after(open_documents),
+                )
+            job = Job(documents, message_bytes, deadline, self._loop.create_future())
+            self._jobs.add(job)
+            return job
+
+    def feed(self, job: Job, prefix: EncodedSegment, documents: tuple[EncodedSegment, ...]) -> None:
+        """Hands over the next documents of an admitted request, in its order.
+
+        Raises:
+            DeadlineError: If the deadline has passed or, by the engine's measured speed, cannot be met.
+        """
+        self._check_deadline(job.deadline)
+        with self._wake:
+            if job.outcome.done():
+                return
+            if job not in self._queue:
+                mean = sum(len(document) for document in documents) / max(len(documents), 1)
+                tokens = round(len(prefix) + mean * job.documents)
+                self._check_feasible(job, tokens)
+                self._queue.add(job, tokens)
+            job.add(prefix, documents)
+            self._wake.notify()
+
+    async def room(self, job: Job) -> None:
+        """Waits until more of the job should be encoded: its documents are awaited, or few tokens wait in all."""
+        while not job.outcome.done():
+            with self._wake:
+                if not job.waiting or self._queue.waiting_tokens < _AHEAD_TOKENS:
+                    return
+                self._moved.clear()
+            await self._moved.wait()
+
+    def withdraw(self, job: Job) -> None:
+        """Forgets a job: its handler is done with it, for whatever reason. What waits is dropped unscored."""
+        self._forget(job)
+        if not job.outcome.done():
+            job.outcome.cancel()
+        elif not job.outcome.cancelled():
+            job.outcome.exception()  # seen, even where the handler failed otherwise first
+
+    async def idle(self) -> None:
+        """Waits until no request is left."""
+        while self._jobs:
+            self._moved.clear()
+            await self._moved.wait()
+
+    def stop(self, reason: Callable[[], OrinRerankError]) -> None:
+        """Ends every job with an error of `reason`'s making, refuses later ones, lets `serve` return after its pack."""
+        with self._wake:
+            self._stopped = self._stopped or reason
+            self._wake.notify()
+        self._settle([(job, reason()) for job in self._jobs])
+
+    # On the engine thread.
+
+    def serve(self) -> None:
+        """Runs packs until `stop`; returns with the engine idle.
+
+        Anything that a pack raises fails the requests in it, no more. Should this loop itself fail, all requests fail
+        with it and the exception goes to the caller: the daemon must not go on.
+        """
+        try:
+            while (pack := self._next_pack()) is not None:
+                self._run(pack)
+        except BaseException:
+            self._loop.call_soon_threadsafe(self.stop, lambda: InternalError("the scheduler stopped working"))
+            raise
+
+    def _next_pack(self) -> Pack | None:
+        with self._wake:
+            while self._stopped is None:
+                now = self._clock()
+                expired = [job for job in self._jobs if job.deadline is not None and job.deadline <= now]
+                for job in expired:
+                    self._queue.remove(job)
+                    job.drop_waiting()
+                if expired:
+                    self._post([(job, DeadlineError("passed while the request waited")) for job in expired])
+                pack = self._queue.next_pack()
+                if pack is not None:
+                    return pack
+                self._wake.wait()
+            return None
+
+    def _run(self, pack: Pack) -> None:
+        started = self._clock()
+        try:
+            result = self._runner.run(pack)
+        except Exception as error:  # noqa: BLE001  # whatever an engine raises ends in its requests
+            self._failed(pack, error)
+            return
+        self._throughput.observe(tokens=pack.tokens, documents=pack.documents, seconds=self._clock() - started)
+        self._counters.pack_ran(
+            documents=pack.documents,
+            tokens=pack.tokens,
+            images_encoded=len(result.encoded_images),
+            images_cached=len(result.cached_images),
+        )
+        self._scored(pack, result)
+
+    def _scored(self, pack: Pack, result: PackResult) -> None:
+        with self._wake:
+            self._queue.worked(pack.tokens)
+            jobs: dict[Job, None] = {}
+            for (job, index), margin in zip(_tags(pack), result.margins.tolist(), strict=True):
+                job.score(index, margin)
+                jobs[job] = None
+            for job in jobs:
+                job.note_pack(result)
+            complete = [job for job in jobs if job.complete]
+            for job in complete:
+                self._queue.remove(job)
+        self._post([(job, None) for job in complete])
+
+    def _failed(self, pack: Pack, error: Exception) -> None:
+        """Finds the request that a pack failed for: each runs alone, and only those that fail again are failed."""
+        jobs = list(dict.fromkeys(job for job, _ in _tags(pack)))
+        _log.warning(
+            "pack failed",
+            extra=fields(requests=len(jobs), documents=pack.documents, tokens=pack.tokens),
+            exc_info=error,
+        )
+        if len(jobs) > 1:
+            for part in _alone(pack):
+                if not _tags(part)[0][0].outcome.done():
+                    self._run(part)
+            return
+        with self._wake:
+            for job in jobs:
+                self._queue.remove(job)
+                job.drop_waiting()
+        self._post([(job, error) for job in jobs])
+
+    def _post(self, outcomes: list[tuple[Job, Exception | None]]) -> None:
+        """Resolves outcomes on the loop; called with none, it still tells waiters that the queue has moved."""
+        self._loop.call_soon_threadsafe(self._settle, outcomes)
+
+    # Shared.
+
+    @property
+    def _runner(self) -> PackRunner:
+        return self._model.runner
+
+    def _settle(self, outcomes: Iterable[tuple[Job, Exception | None]]) -> None:
+        for job, error in list(outcomes):
+            if not job.outcome.done():
+                if error is None:
+                    job.outcome.set_result(job.result())
+                else:
+                    job.outcome.set_exception(error)
+            self._forget(job)
+        self._moved.set()
+
+    def _forget(self, job: Job) -> None:
+        with self._wake:
+            self._queue.remove(job)
+            job.drop_waiting()
+            self._jobs.discard(job)
+        self._moved.set()
+
+    def _open_documents(self) -> int:
+        return sum(job.documents - job.scored for job in self._jobs)
+
+    def _check_deadline(self, deadline: float | None) -> None:
+        if deadline is not None and deadline <= self._clock():
+            raise DeadlineError("passed before the request was scored")
+
+    def _check_feasible(self, job: Job, tokens: int) -> None:
+        if job.deadline is None:
+            return
+        ahead = self._queue.tokens_ahead(self._queue.tag_for(tokens))
+        seconds = self._throughput.seconds_for_tokens(ahead + tokens)
+        left = job.deadline - self._clock()
+        if seconds is not None and seconds * _DOUBT > left:
+            raise DeadlineError(f"cannot be met: {left:.2f} s are left for about {seconds:.2f} s of work")
+
+    def _retry_after(self, documents: int) -> float:
+        seconds = self._throughput.seconds_for_documents(documents)
+        low, high = _RETRY_S
+        return _RETRY_UNKNOWN_S if seconds is None else min(max(seconds, low), high)
+
+
+def _tags(pack: Pack) -> list[tuple[Job, int]]:
+    return cast("list[tuple[Job, int]]", list(pack.tags))
+
+
+def _alone(pack: Pack) -> list[Pack]:
+    """The pack's groups, each as a pack of its own."""
+    parts = []
+    start = 0
+    for group in pack.groups:
+        end = start + len(group.documents)
+        parts.append(Pack((group,), pack.tags[start:end], group.tokens))
+        start = end
+    return parts

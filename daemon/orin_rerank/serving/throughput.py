@@ -1,0 +1,37 @@
+"""How fast the engine has been lately."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+__all__ = ["Throughput"]
+
+_MEMORY: Final = 0.9
+"""What a pack's weight falls to with every later one: about the last ten packs speak."""
+
+
+@dataclass(slots=True)
+class Throughput:
+    """Exponentially weighted rates; time in which the engine had nothing to do does not count.
+
+    Sums rather than a mean of ratios, so that a pack weighs as much as the time that it took.
+    """
+
+    _tokens: float = 0.0
+    _documents: float = 0.0
+    _seconds: float = 0.0
+
+    def observe(self, *, tokens: int, documents: int, seconds: float) -> None:
+        """Notes one pack."""
+        self._tokens = self._tokens * _MEMORY + tokens
+        self._documents = self._documents * _MEMORY + documents
+        self._seconds = self._seconds * _MEMORY + seconds
+
+    def seconds_for_tokens(self, tokens: float) -> float | None:
+        """How long so many tokens take; None before the first pack."""
+        return tokens * self._seconds / self._tokens if self._tokens else None
+
+    def seconds_for_documents(self, documents: float) -> float | None:
+        """How long so many documents take; None before the first pack."""
+        return documents * self._seconds / self._documents if self._documents else None
