@@ -87,6 +87,7 @@ setup(
     packages=find_packages("daemon"),
     package_data={"orin_rerank": ["py.typed", "v1/*.pyi"]},
     install_requires=[
+        "googleapis-common-protos>=1.63",
         "grpcio>=1.85,<2",
         "grpcio-health-checking>=1.85,<2",
         "grpcio-reflection>=1.85,<2",
@@ -98,12 +99,14 @@ setup(
         "protobuf>=7.35.1,<8",
         "rich>=13",
         "tokenizers>=0.21",
-        "typer>=0.15",
+        # From here on typer has its errors in a module of its own, which `cli.main` needs.
+        "typer>=0.29",
     ],
     extras_require={
         # Reads a checkpoint's configuration for `orin-rerank export`; the daemon itself does not need it.
         "export": ["transformers>=4.57"],
         "test": [
+            "bm25s>=0.3",
             "buf-bin>=1.75",
             "hypothesis>=6.100",
             "import-linter>=2.3",

@@ -18,6 +18,7 @@ Every error that a person can meet is an `OrinRerankError`. It carries
     ├── UnknownModelError              no such model here
     ├── OverloadedError                the queue is full or load is shed; carries a retry hint
     ├── UnavailableError               building, draining, too hot, unhealthy
+    │   └── UnreachableError           seen from a client: no daemon answers at that address
     ├── DeadlineError                  the caller's deadline passed or cannot be met
     ├── SettingsError                  a setting or command-line value is wrong
     ├── DatasetError                   an evaluation or calibration set is malformed
@@ -61,6 +62,7 @@ __all__ = [
     "TooManyDocumentsError",
     "UnavailableError",
     "UnknownModelError",
+    "UnreachableError",
 ]
 
 
@@ -202,6 +204,12 @@ class UnavailableError(OrinRerankError):
 
     kind = ErrorKind.UNAVAILABLE
     code = "unavailable"
+
+
+class UnreachableError(UnavailableError):
+    """No daemon answers at the address; the item is the address. Only a client can meet this."""
+
+    code = "unreachable"
 
 
 class DeadlineError(OrinRerankError):

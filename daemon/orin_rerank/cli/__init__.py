@@ -1,0 +1,1 @@
+"""The command line: `orin-rerank serve`, `rank`, `status`, `evaluate` and `export`."""

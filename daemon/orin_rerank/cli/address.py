@@ -1,0 +1,56 @@
+"""Where the daemon is: the sockets that are looked at, and how gRPC names an address."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from orin_rerank.errors import SettingsError
+
+__all__ = ["ADDRESS_VARIABLE", "default_socket", "target_of"]
+
+ADDRESS_VARIABLE = "ORIN_RERANK_ADDRESS"
+
+SYSTEM_SOCKET = Path("/run/orin-rerank/orin-rerank.sock")
+
+
+def default_socket() -> Path:
+    """Where a daemon that this user starts listens: below /run for root, else below XDG_RUNTIME_DIR."""
+    runtime = os.environ.get("XDG_RUNTIME_DIR")
+    if os.geteuid() == 0 or not runtime:
+        return SYSTEM_SOCKET
+    return Path(runtime) / "orin-rerank" / "orin-rerank.sock"
+
+
+def target_of(socket: Path | None, address: str | None) -> str:
+    """The gRPC target of the daemon.
+
+    Args:
+        socket: A Unix socket that the caller named.
+        address: `host:port` or `unix:PATH` that the caller named.
+
+    Returns:
+        The named one; else what ORIN_RERANK_ADDRESS says; else the user's own socket if it is there; else the
+        system's.
+
+    Raises:
+        SettingsError: If both are named, or an address is none.
+    """
+    if socket is not None and address is not None:
+        raise SettingsError("give either a socket or an address, not both", item="--socket, --address")
+    if socket is not None:
+        return f"unix:{socket.absolute()}"
+    named = address or os.environ.get(ADDRESS_VARIABLE)
+    if named:
+        return _checked(named, "--address" if address else ADDRESS_VARIABLE)
+    own = default_socket()
+    return f"unix:{own if own.exists() else SYSTEM_SOCKET if SYSTEM_SOCKET.exists() else own}"
+
+
+def _checked(address: str, item: str) -> str:
+    if address.startswith("unix:"):
+        return f"unix:{Path(address.removeprefix('unix:')).absolute()}"
+    _host, colon, port = address.rpartition(":")
+    if not (colon and port.isascii() and port.isdigit() and 0 < int(port) < 65536):
+        raise SettingsError(f"{address!r} is neither HOST:PORT nor unix:PATH", item=item)
+    return address

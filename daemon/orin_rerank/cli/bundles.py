@@ -1,0 +1,37 @@
+"""Which model bundle a command uses where none is named."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from orin_rerank.errors import BundleError
+
+__all__ = ["BUNDLE_VARIABLE", "bundle_of", "repository_folder"]
+
+BUNDLE_VARIABLE = "ORIN_RERANK_BUNDLE"
+
+SYSTEM_BUNDLE = Path("/var/lib/orin-rerank/bundles/current")
+
+
+def repository_folder(name: str) -> Path | None:
+    """A folder of the source tree that the package runs from, such as `engines/mini`; None where there is no such."""
+    folder = Path(__file__).resolve().parents[3] / name
+    return folder if folder.is_dir() else None
+
+
+def bundle_of(named: Path | None) -> Path:
+    """The bundle's folder: the named one, ORIN_RERANK_BUNDLE, the mini model of a source tree, or the system's.
+
+    Raises:
+        BundleError: If there is none.
+    """
+    if named is not None:
+        return named
+    if variable := os.environ.get(BUNDLE_VARIABLE):
+        return Path(variable)
+    if (mini := repository_folder("engines/mini")) is not None:
+        return mini
+    if SYSTEM_BUNDLE.is_dir():
+        return SYSTEM_BUNDLE
+    raise BundleError("no bundle is installed; name one with --bundle or ORIN_RERANK_BUNDLE", item=str(SYSTEM_BUNDLE))

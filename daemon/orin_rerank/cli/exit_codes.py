@@ -1,0 +1,70 @@
+"""Exit codes: the one place where an error becomes a number for the shell.
+
+The numbers are those of BSD's sysexits.h where it has one that fits, and what shells and timeout(1) already use
+elsewhere, so that a script can tell "try again later" from "this cannot work".
+"""
+
+from __future__ import annotations
+
+import enum
+from typing import Final
+
+from orin_rerank.errors import ErrorKind, OrinRerankError, SettingsError, UnreachableError
+
+__all__ = ["ExitCode", "exit_code_help", "exit_code_of"]
+
+
+class ExitCode(enum.IntEnum):
+    """What `orin-rerank` exits with."""
+
+    OK = 0
+    USAGE = 2
+    BAD_INPUT = 65
+    BAD_DATA = 66
+    UNKNOWN_MODEL = 67
+    UNREACHABLE = 68
+    UNAVAILABLE = 69
+    INTERNAL = 70
+    OVERLOADED = 75
+    DEADLINE = 124
+    INTERRUPTED = 130
+    BROKEN_PIPE = 141
+
+
+_BY_KIND: Final = {
+    ErrorKind.INVALID: ExitCode.BAD_INPUT,
+    ErrorKind.NOT_FOUND: ExitCode.UNKNOWN_MODEL,
+    ErrorKind.OVERLOADED: ExitCode.OVERLOADED,
+    ErrorKind.UNAVAILABLE: ExitCode.UNAVAILABLE,
+    ErrorKind.DEADLINE: ExitCode.DEADLINE,
+    ErrorKind.DATA: ExitCode.BAD_DATA,
+    ErrorKind.INTERNAL: ExitCode.INTERNAL,
+}
+
+_MEANINGS: Final = {
+    ExitCode.OK: "done",
+    ExitCode.USAGE: "the command line is wrong",
+    ExitCode.BAD_INPUT: "a query or document cannot be used",
+    ExitCode.BAD_DATA: "a file, data set, bundle or checkpoint is missing or damaged",
+    ExitCode.UNKNOWN_MODEL: "no such model is served",
+    ExitCode.UNREACHABLE: "no daemon answers",
+    ExitCode.UNAVAILABLE: "the daemon cannot rerank now",
+    ExitCode.INTERNAL: "a bug",
+    ExitCode.OVERLOADED: "the daemon is busy: try again",
+    ExitCode.DEADLINE: "out of time",
+    ExitCode.INTERRUPTED: "interrupted",
+}
+
+
+def exit_code_of(error: OrinRerankError) -> ExitCode:
+    """The exit code of an error: that of its kind, with two kinds told apart further."""
+    if isinstance(error, UnreachableError):
+        return ExitCode.UNREACHABLE
+    if isinstance(error, SettingsError):
+        return ExitCode.USAGE
+    return _BY_KIND[error.kind]
+
+
+def exit_code_help() -> str:
+    """All exit codes as an indented block for `--help`."""
+    return "\n".join(f"    {code.value:>3}  {meaning}" for code, meaning in _MEANINGS.items())

@@ -1,0 +1,100 @@
+"""`orin-rerank serve`: runs the daemon in the foreground."""
+
+from __future__ import annotations
+
+import enum
+from pathlib import Path  # noqa: TC003 - typer reads annotations at run time
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from orin_rerank.errors import SettingsError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from orin_rerank.lifecycle.model import LoadedModel
+
+__all__ = ["serve"]
+
+
+class LogLevel(str, enum.Enum):
+    """How much the journal says."""
+
+    DEBUG = "debug"
+    INFO = "info"
+    WARNING = "warning"
+    ERROR = "error"
+
+
+def serve(
+    *,
+    bundle: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FOLDER",
+            envvar="ORIN_RERANK_BUNDLE",
+            help="The model bundle; else the mini model of a source tree, or the one that is installed.",
+            show_default=False,
+        ),
+    ] = None,
+    socket: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="PATH",
+            help="The Unix socket to listen on; else /run/orin-rerank/orin-rerank.sock for root, and the same below "
+            "$XDG_RUNTIME_DIR for others.",
+            show_default=False,
+        ),
+    ] = None,
+    tcp: Annotated[
+        str | None,
+        typer.Option(
+            metavar="HOST:PORT",
+            help="Listen here too. There are no passwords: whoever reaches the port may rerank.",
+            show_default=False,
+        ),
+    ] = None,
+    threads: Annotated[
+        int | None, typer.Option(metavar="N", min=1, help="Threads of the engine; else one a core.", show_default=False)
+    ] = None,
+    token_budget: Annotated[
+        int | None,
+        typer.Option(
+            metavar="TOKENS", min=1, help="Tokens in one pack; else what measuring finds best.", show_default=False
+        ),
+    ] = None,
+    log_level: Annotated[LogLevel, typer.Option(help="How much the journal says.")] = LogLevel.INFO,
+) -> int:
+    """Run the daemon in the foreground until SIGTERM or Ctrl-C.
+
+    It listens at once and answers `status`, loads and checks the model, and then serves. On SIGTERM it finishes what
+    runs and leaves with 0. The journal goes to standard error, as JSON lines unless that is a terminal.
+
+    For example:
+
+        orin-rerank serve
+        orin-rerank serve --bundle /srv/models/qwen3-vl-reranker-2b --tcp 127.0.0.1:50051
+    """
+    from orin_rerank.cli.address import default_socket
+    from orin_rerank.cli.bundles import bundle_of
+    from orin_rerank.engines.settings import EngineSettings
+    from orin_rerank.serving import daemon
+    from orin_rerank.serving.settings import ServerSettings
+    from orin_rerank.telemetry import log
+
+    try:
+        settings = ServerSettings(socket=(socket or default_socket()).absolute(), tcp=tcp)
+        engine = EngineSettings(threads=threads, token_budget=token_budget)
+    except SettingsError as error:
+        error.item = f"--{(error.item or 'serve').replace('_', '-')}"
+        raise
+    folder = bundle_of(bundle)
+    log.configure(log_level.value)
+
+    def load(report: Callable[[str], None]) -> LoadedModel:
+        from orin_rerank.lifecycle.startup import load_model
+
+        return load_model(folder, engine, report)
+
+    return daemon.run(settings, load)
