@@ -1,0 +1,49 @@
+"""The size at which a model sees an image."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Final
+
+from orin_rerank.errors import ImageAspectRatioError
+
+if TYPE_CHECKING:
+    from orin_rerank.prompt.profile import ImageProfile
+
+__all__ = ["MAX_ASPECT_RATIO", "smart_resize"]
+
+MAX_ASPECT_RATIO: Final = 200
+
+
+def smart_resize(height: int, width: int, profile: ImageProfile) -> tuple[int, int]:
+    """Rounds a size to whole tokens, within the model's area limits, with the aspect ratio nearly kept.
+
+    Equals `smart_resize` of qwen-vl-utils 0.0.14 (banker's rounding included) but for one case: a picture so thin
+    that its shorter side would vanish keeps one token, as in transformers, where qwen-vl-utils fails.
+
+    Args:
+        height: Of the decoded picture, in pixels, at least 1.
+        width: Likewise.
+        profile: Gives the factor `patch_size * merge_size` and the area limits.
+
+    Returns:
+        Height and width in pixels, both multiples of the factor.
+
+    Raises:
+        ImageAspectRatioError: If the longer side is over 200 times the shorter one.
+    """
+    if max(height, width) / min(height, width) > MAX_ASPECT_RATIO:
+        raise ImageAspectRatioError(f"one side is over {MAX_ASPECT_RATIO} times the other: {height} x {width} pixels")
+    factor = profile.patch_size * profile.merge_size
+    # Python's round() goes to even at a half, like the reference's.
+    rows = max(factor, round(height / factor) * factor)
+    columns = max(factor, round(width / factor) * factor)
+    if rows * columns > profile.max_pixels:
+        shrink = math.sqrt((height * width) / profile.max_pixels)
+        rows = max(factor, math.floor(height / shrink / factor) * factor)
+        columns = max(factor, math.floor(width / shrink / factor) * factor)
+    elif rows * columns < profile.min_pixels:
+        grow = math.sqrt(profile.min_pixels / (height * width))
+        rows = math.ceil(height * grow / factor) * factor
+        columns = math.ceil(width * grow / factor) * factor
+    return rows, columns
