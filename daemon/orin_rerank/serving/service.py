@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING
 import grpc
 
 from orin_rerank.errors import OrinRerankError, UnknownModelError
-from orin_rerank.serving import convert, encoding, status
+from orin_rerank.serving import convert, status
+from orin_rerank.serving.encoding import PiecewiseEncoder
 from orin_rerank.telemetry.log import fields
 from orin_rerank.v1 import rerank_pb2_grpc
 
@@ -106,16 +107,13 @@ class RerankService(rerank_pb2_grpc.RerankServiceServicer):
 
     async def _score(self, model: ServedModel, scheduler: Scheduler, job: Job, request: RerankInput) -> Scored:
         loop = asyncio.get_running_loop()
-        prefix = None
-        for place in encoding.pieces(request):
+        pieces = PiecewiseEncoder(model.encoder, model.profile, request)
+        while not pieces.done:
             await scheduler.room(job)
             if job.outcome.done():
                 break
-            encoded = await loop.run_in_executor(self._encoders, encoding.encode_piece, model.encoder, request, place)
-            # One prefix object for all pieces: packing tells requests apart by it.
-            if prefix is None:
-                prefix = encoded.prefix
-            scheduler.feed(job, prefix, encoded.documents)
+            encoded = await loop.run_in_executor(self._encoders, pieces.next_piece)
+            scheduler.feed(job, encoded.prefix, encoded.documents)
         return await job.outcome
 
     def _answer(self, error: Exception, request: pb.RerankRequest) -> OrinRerankError:

@@ -16,12 +16,9 @@ import json
 import logging
 import sys
 import traceback
-from typing import TYPE_CHECKING, Any, TextIO
+from typing import Any, TextIO
 
 from orin_rerank.errors import OrinRerankError
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
 
 __all__ = ["configure", "fields"]
 
@@ -52,8 +49,8 @@ def configure(level: str = "info", *, stream: TextIO | None = None, as_json: boo
     logging.getLogger(_ROOT).setLevel(level.upper())
 
 
-def _values(record: logging.LogRecord) -> Mapping[str, Any]:
-    values: Mapping[str, Any] = getattr(record, _FIELDS, {})
+def _values(record: logging.LogRecord) -> dict[str, Any]:
+    values: dict[str, Any] = getattr(record, _FIELDS, {})
     return values
 
 
@@ -96,13 +93,13 @@ class JsonFormatter(logging.Formatter):
     def format(self, record: logging.LogRecord) -> str:
         """Returns the record as one line."""
         time = dt.datetime.fromtimestamp(record.created, tz=dt.timezone.utc)
-        line: dict[str, Any] = {
-            **_values(record),
+        head = {
             "time": time.isoformat(timespec="milliseconds"),
             "level": record.levelname.lower(),
             "logger": _logger(record),
             "message": record.getMessage(),
         }
+        line: dict[str, Any] = head | _values(record) | head
         error = record.exc_info[1] if record.exc_info else None
         if error is not None:
             line["exception"] = _exception(error)

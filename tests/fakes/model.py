@@ -1,0 +1,144 @@
+"""A model without weights: deterministic margins, and an engine that a test can hold, fail or count.
+
+It is honest: a margin is a function of the prefix's and the document's ids alone, as with a real model, so that a
+document that was scored behind another request's query, or given back under another index, is noticed.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import threading
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from orin_rerank.engines.port import EngineInfo
+from orin_rerank.engines.runner import PackResult
+from orin_rerank.errors import EmptyDocumentError, EmptyQueryError, NonFiniteScoreError, TooLongError
+from orin_rerank.packing.budget import TokenBudget
+from orin_rerank.prompt.content import Content, RerankInput, TextPart
+from orin_rerank.prompt.encoded import EncodedRequest, EncodedSegment
+from orin_rerank.prompt.profile import PromptFamily, PromptProfile
+
+if TYPE_CHECKING:
+    from orin_rerank.packing.pack import Pack
+
+__all__ = ["FakeEncoder", "FakeModel", "FakeRunner", "expected_margin", "segment"]
+
+POISON = "poison"
+"""A document with this text makes the engine give NaN for it."""
+
+
+def segment(ids, *, content_tokens=None, truncated_tokens=0, images=()):
+    """An encoded segment of text with these ids."""
+    array = np.asarray(ids, dtype=np.int32)
+    count = len(array)
+    return EncodedSegment(
+        ids=array,
+        positions=np.tile(np.arange(count, dtype=np.int32), (3, 1)),
+        visual_index=np.full(count, -1, dtype=np.int32),
+        images=tuple(images),
+        content_tokens=count if content_tokens is None else content_tokens,
+        truncated_tokens=truncated_tokens,
+    )
+
+
+def margin_of(prefix_ids: np.ndarray, document_ids: np.ndarray) -> float:
+    """What the fake engine gives a document behind a prefix: a float32 from -8 to 8."""
+    digest = hashlib.blake2b(prefix_ids.tobytes() + b"|" + document_ids.tobytes(), digest_size=4).digest()
+    return float(np.float32(int.from_bytes(digest, "big") / 2**32 * 16 - 8))
+
+
+def expected_margin(query: str, document: str, instruction: str | None = None) -> float:
+    """What the fake model gives a document for a query."""
+    request = RerankInput((TextPart(query),), ((TextPart(document),),), instruction)
+    encoded = FakeEncoder().encode(request)
+    return margin_of(encoded.prefix.ids, encoded.documents[0].ids)
+
+
+class FakeEncoder:
+    """One token per byte of UTF-8; images count their bytes."""
+
+    def __init__(self, max_tokens: int = 4096) -> None:
+        self.max_tokens = max_tokens
+        self.encoded_documents = 0
+
+    def encode(self, request: RerankInput) -> EncodedRequest:
+        query = self._ids(request.query, "query", EmptyQueryError)
+        prefix = [*(request.instruction or "default").encode(), 256, *query]
+        documents = []
+        for index, content in enumerate(request.documents):
+            ids = self._ids(content, f"documents[{index}]", EmptyDocumentError)
+            limit = request.limits.document_tokens or self.max_tokens - len(prefix)
+            if len(ids) > limit and not request.limits.truncate:
+                raise TooLongError(f"takes {len(ids)} tokens; {limit} fit", item=f"documents[{index}]")
+            documents.append(segment(ids[:limit], truncated_tokens=max(0, len(ids) - limit)))
+        self.encoded_documents += len(documents)
+        return EncodedRequest(segment(prefix, content_tokens=len(query)), tuple(documents))
+
+    @staticmethod
+    def _ids(content: Content, item: str, empty: type[EmptyQueryError | EmptyDocumentError]) -> list[int]:
+        data = b"".join(part.text.encode() if isinstance(part, TextPart) else part.data for part in content)
+        if not data.strip():
+            raise empty("holds neither text nor image", item=item)
+        return list(data)
+
+
+@dataclass
+class FakeRunner:
+    """Runs packs; a test may hold it back and see what it ran.
+
+    Attributes:
+        gate: While it is clear, a pack waits before it runs.
+        arrived: Set when a pack has come to the gate.
+        packs: Those that ran, failed ones included.
+        fail: Called with every pack before it runs; may raise.
+        closed: Whether `close` was called.
+        thread: The one thread that may use it.
+    """
+
+    gate: threading.Event = field(default_factory=threading.Event)
+    arrived: threading.Event = field(default_factory=threading.Event)
+    packs: list[Pack] = field(default_factory=list)
+    fail: object = None
+    closed: bool = False
+    thread: int | None = None
+
+    def __post_init__(self) -> None:
+        self.gate.set()
+
+    def run(self, pack: Pack) -> PackResult:
+        assert self.thread in (None, threading.get_ident()), "an engine belongs to one thread"
+        self.thread = threading.get_ident()
+        assert not self.closed
+        self.arrived.set()
+        assert self.gate.wait(30), "the test never opened the gate"
+        self.packs.append(pack)
+        if self.fail is not None:
+            self.fail(pack)
+        margins = []
+        for group in pack.groups:
+            for document in group.documents:
+                if bytes(i for i in document.ids.tolist() if i < 256) == POISON.encode():
+                    raise NonFiniteScoreError("a margin is not finite", item="documents")
+                margins.append(margin_of(group.prefix.ids, document.ids))
+        return PackResult(np.asarray(margins, dtype=np.float32), frozenset(), frozenset())
+
+    def close(self) -> None:
+        self.closed = True
+
+
+@dataclass
+class FakeModel:
+    """Satisfies `serving.ports.ServedModel`."""
+
+    name: str = "fake"
+    digest: str = "0" * 64
+    profile: PromptProfile = field(
+        default_factory=lambda: PromptProfile(PromptFamily.TEXT, 4096, "default", image=None)
+    )
+    encoder: FakeEncoder = field(default_factory=FakeEncoder)
+    runner: FakeRunner = field(default_factory=FakeRunner)
+    budget: TokenBudget = field(default_factory=lambda: TokenBudget.fixed(256))
+    info: EngineInfo = field(default_factory=lambda: EngineInfo("fake-cpu", "fp32", 8192, 64))
