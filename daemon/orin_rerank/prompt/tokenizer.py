@@ -32,7 +32,7 @@ QWEN_SPLIT: Final = (
 
 _HEAD_CHARACTERS_PER_TOKEN: Final = 8
 _HEAD_CHARACTERS: Final = 4096
-_LONGEST_TOKEN_CHARACTERS: Final = 128
+_HEAD_GROWTH: Final = 4
 _UNSETTLED_WORDS: Final = 2
 _NOT_UNICODE: Final = "the text is not valid Unicode: it holds a lone surrogate"
 
@@ -146,9 +146,9 @@ class PromptTokenizer:
         rest). NFC looks no further than combining marks reach: the word of the base letter and the word of the marks.
         So when the text is cut anywhere, all words of the head but its last two are words of the whole text.
 
-        A head is `8 * limit + 4096` characters, four times as many while that was not enough. A single word (a run
-        of letters, say) longer than 128 characters for each token of the limit is taken as if it ended there; no
-        language has such words.
+        A head is `8 * limit + 4096` characters, then four times as many for as long as that is not enough. One thing
+        ends this early: a single word (a run of letters without a break, say) that still goes on after the second
+        head is taken as if it ended there. No language has such words, and they would cost without bound.
 
         `total` is exact where the text fits into its first head. Of a longer text the unread rest is counted at the
         rate of the head: tokenising 10 MB exactly would take about 5 s, only to say how much was cut.
@@ -164,16 +164,17 @@ class PromptTokenizer:
         ]
 
     def _encode_long(self, text: str, limit: int, size: int) -> BoundedIds:
-        largest = _LONGEST_TOKEN_CHARACTERS * (limit + _HEAD_CHARACTERS)
+        patience = size * _HEAD_GROWTH
         while size < len(text):
             try:
                 encoding = self._tokenizer.encode(text[:size], add_special_tokens=False)
             except TypeError:
                 raise TextError(_NOT_UNICODE) from None
-            if _settled(encoding.word_ids) >= limit or size > largest:
-                total = max(len(encoding.ids), round(len(encoding.ids) * (len(text) / size)))
-                return BoundedIds(encoding.ids[:limit], total, estimated=True)
-            size *= 4
+            ids = encoding.ids
+            endless_word = size >= patience and len(ids) > limit
+            if endless_word or _settled(encoding.word_ids) >= limit:
+                return BoundedIds(ids[:limit], max(len(ids), round(len(ids) * (len(text) / size))), estimated=True)
+            size *= _HEAD_GROWTH
         return _bounded(self.encode(text), limit)
 
     def _word(self, word: str) -> int:
