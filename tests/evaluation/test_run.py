@@ -6,8 +6,8 @@ import json
 from typing import TYPE_CHECKING
 
 import pytest
-from evaluation_sets import line, picture, write_set
 
+from evaluation.evaluation_sets import line, picture, write_set
 from orin_rerank.errors import DatasetError, InternalError, NonFiniteScoreError
 from orin_rerank.evaluation.dataset import text_of
 from orin_rerank.evaluation.metrics import chance

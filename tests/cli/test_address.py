@@ -1,0 +1,41 @@
+"""Where the daemon is looked for."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from orin_rerank.cli.address import default_socket, target_of
+from orin_rerank.errors import SettingsError
+
+
+def test_what_is_named_wins(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("ORIN_RERANK_ADDRESS", "box:1")
+    monkeypatch.chdir(tmp_path)
+    assert target_of(Path("a.sock"), None) == f"unix:{tmp_path}/a.sock"
+    assert target_of(None, "host:50051") == "host:50051"
+    assert target_of(None, "[::1]:50051") == "[::1]:50051"
+    assert target_of(None, "unix:b.sock") == f"unix:{tmp_path}/b.sock"
+    assert target_of(None, None) == "box:1"
+
+
+def test_without_a_name_it_is_the_default_socket(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.delenv("ORIN_RERANK_ADDRESS", raising=False)
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
+    system = Path("/run/orin-rerank/orin-rerank.sock")
+    own = system if os.geteuid() == 0 else tmp_path / "orin-rerank" / "orin-rerank.sock"
+    assert default_socket() == own
+    assert target_of(None, None) in {f"unix:{own}", f"unix:{system}"}
+
+
+@pytest.mark.parametrize("address", ["host", "host:", "host:port", "host:0", "host:65536", "host:٣"])
+def test_what_is_no_address_is_refused(address: str) -> None:
+    with pytest.raises(SettingsError, match="--address"):
+        target_of(None, address)
+
+
+def test_two_names_are_refused() -> None:
+    with pytest.raises(SettingsError, match="not both"):
+        target_of(Path("a"), "b:1")

@@ -1,0 +1,53 @@
+"""`orin-rerank status` tells the state in words and by its exit code."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING
+
+from cli.conftest import orin_rerank, running
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+def test_serving(daemon: Path) -> None:
+    orin_rerank("rank", "q", "d1", "d2", "--socket", str(daemon))
+    done = orin_rerank("status", "--json", "--socket", str(daemon))
+    assert (done.returncode, done.stderr) == (0, "")
+    value = json.loads(done.stdout)
+    assert list(value) == ["state", "detail", "version", "uptime_seconds", "model", "queue", "counters"]
+    assert value["state"] == "serving"
+    assert value["model"] == {
+        "name": "fake",
+        "bundle_digest": "0" * 64,
+        "precision": "fp32",
+        "engine": "fake-cpu",
+        "images": False,
+        "max_tokens": 4096,
+        "token_budget": 256,
+    }
+    assert value["counters"]["documents"] >= 2
+    assert isinstance(value["counters"]["errors"], dict)
+    table = orin_rerank("status", "--socket", str(daemon))
+    assert table.returncode == 0
+    rows = dict(line.split(maxsplit=1) for line in table.stdout.splitlines())
+    assert rows["state"].strip() == "serving"
+    assert rows["engine"].strip() == "fake-cpu, fp32"
+
+
+def test_starting(tmp_path: Path) -> None:
+    with running(tmp_path, "starting") as socket:
+        done = orin_rerank("status", "--json", "--socket", str(socket))
+        assert done.returncode == 75
+        value = json.loads(done.stdout)
+        assert (value["state"], value["detail"], value["model"]) == ("starting", "reading the fake bundle", None)
+        refused = orin_rerank("rank", "q", "d", "--socket", str(socket))
+        assert refused.returncode == 69
+        assert "hint: `orin-rerank status` says what it is doing" in refused.stderr
+
+
+def test_unreachable(tmp_path: Path) -> None:
+    done = orin_rerank("status", "--json", "--socket", str(tmp_path / "s"))
+    assert (done.returncode, done.stdout) == (68, "")
+    assert "hint: start the daemon with `orin-rerank serve`" in done.stderr
