@@ -28,7 +28,9 @@ def running(model, socket_path):
 
     @contextlib.asynccontextmanager
     async def start(load=None, *, wait=True, **settings):
-        daemon = Daemon(ServerSettings(**{"socket": socket_path, "drain_s": 10.0} | settings), load or (lambda _: model))
+        daemon = Daemon(
+            ServerSettings(**{"socket": socket_path, "drain_s": 10.0} | settings), load or (lambda _: model)
+        )
         await daemon.start()
         try:
             if wait:

@@ -58,9 +58,7 @@ def test_limits_instruction_and_truncation():
     plain = to_input(_request(), max_documents=10)
     assert plain.instruction is None
     assert (plain.limits.query_tokens, plain.limits.document_tokens, plain.limits.truncate) == (None, None, True)
-    request = _request(
-        instruction="Find it.", max_query_tokens=3, max_document_tokens=5, truncation=pb.TRUNCATION_NONE
-    )
+    request = _request(instruction="Find it.", max_query_tokens=3, max_document_tokens=5, truncation=pb.TRUNCATION_NONE)
     converted = to_input(request, max_documents=10)
     assert converted.instruction == "Find it."
     assert (converted.limits.query_tokens, converted.limits.document_tokens) == (3, 5)
@@ -77,7 +75,11 @@ def test_limits_instruction_and_truncation():
         ({"documents": [TEXT, pb.Content()]}, EmptyDocumentError, "documents[1]"),
         ({"documents": [TEXT, pb.Content(text="a", parts=[pb.Part(text="b")])]}, InvalidRequestError, "documents[1]"),
         ({"query": pb.Content(image=b"a", parts=[pb.Part(text="b")])}, InvalidRequestError, "query"),
-        ({"documents": [pb.Content(parts=[pb.Part(text="a"), pb.Part()])]}, InvalidRequestError, "documents[0].parts[1]"),
+        (
+            {"documents": [pb.Content(parts=[pb.Part(text="a"), pb.Part()])]},
+            InvalidRequestError,
+            "documents[0].parts[1]",
+        ),
         ({"query": pb.Content(parts=[pb.Part(image=b"")])}, ImageFormatError, "query.parts[0].image"),
         ({"top_n": 0}, InvalidRequestError, "top_n"),
         ({"max_query_tokens": 0}, InvalidRequestError, "max_query_tokens"),
@@ -123,7 +125,9 @@ def test_whatever_parses_is_converted_whole_or_refused_with_an_item(request):
         assert error.item
         return
     assert len(converted.documents) == len(request.documents)
-    for message, content in zip([request.query, *request.documents], [converted.query, *converted.documents], strict=True):
+    for message, content in zip(
+        [request.query, *request.documents], [converted.query, *converted.documents], strict=True
+    ):
         assert any(isinstance(part, ImagePart) or part.text for part in content)
         text = message.text or "".join(part.text for part in message.parts)
         image = message.image or b"".join(part.image for part in message.parts)

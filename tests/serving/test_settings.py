@@ -15,15 +15,29 @@ def test_defaults_hold():
     assert settings.tcp is None
 
 
-@pytest.mark.parametrize("address", ["127.0.0.1:0", "[::1]:50051", "localhost:1", "box-1.example.org.:65535", "0.0.0.0:80"])
+@pytest.mark.parametrize(
+    "address", ["127.0.0.1:0", "[::1]:50051", "localhost:1", "box-1.example.org.:65535", "0.0.0.0:80"]
+)
 def test_addresses_that_are_taken(address):
     assert ServerSettings(tcp=address).tcp == address
 
 
 @pytest.mark.parametrize(
     "address",
-    ["", "localhost", ":50051", "localhost:", "localhost:65536", "localhost:-1", "::1:50051", "[::1:50051", "[x]:1",
-     "a b:1", "-x:1", "host:٣"],
+    [
+        "",
+        "localhost",
+        ":50051",
+        "localhost:",
+        "localhost:65536",
+        "localhost:-1",
+        "::1:50051",
+        "[::1:50051",
+        "[x]:1",
+        "a b:1",
+        "-x:1",
+        "host:٣",
+    ],
 )
 def test_addresses_that_are_refused(address):
     with pytest.raises(SettingsError) as caught:

@@ -25,13 +25,12 @@ from grpc_reflection.v1alpha import reflection
 
 from orin_rerank.errors import InternalError, OrinRerankError, SettingsError, UnavailableError
 from orin_rerank.serving.scheduler import Scheduler
-from orin_rerank.serving.service import RerankService
+from orin_rerank.serving.service import SERVICE_NAME, RerankService
 from orin_rerank.serving.state import DaemonState
 from orin_rerank.serving.unix_socket import SocketClaim
 from orin_rerank.telemetry.counters import Counters
 from orin_rerank.telemetry.log import fields
 from orin_rerank.v1 import rerank_pb2 as pb
-from orin_rerank.v1 import rerank_pb2_grpc
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -42,11 +41,9 @@ if TYPE_CHECKING:
 
     Load: TypeAlias = Callable[[Callable[[str], None]], ServedModel]
 
-__all__ = ["SERVICE_NAME", "Daemon", "run"]
+__all__ = ["Daemon", "run"]
 
 _log = logging.getLogger(__name__)
-
-SERVICE_NAME: Final[str] = pb.DESCRIPTOR.services_by_name["RerankService"].full_name
 
 _FLUSH_S: Final = 0.5
 """How long the last responses may take to leave; only clients that watch the health make it last that long."""
@@ -66,6 +63,7 @@ class Daemon:
         self._load = load
         self._state = DaemonState(settings, Counters())
         self._stopping = threading.Event()
+        self._stop: asyncio.Future[bool] | None = None
         self._engine = threading.Thread(target=self._engine_main, name="engine", daemon=True)
 
     @property
@@ -113,6 +111,11 @@ class Daemon:
         Returns:
             Whether the engine thread came to its end; False if it hangs in native code.
         """
+        if self._stop is None:
+            self._stop = asyncio.ensure_future(self._drain())
+        return await asyncio.shield(self._stop)
+
+    async def _drain(self) -> bool:
         if self._state.state != pb.STATE_FAILED:
             self._state.state = pb.STATE_DRAINING
             self._state.report("finishing the requests that run")
@@ -134,7 +137,7 @@ class Daemon:
     async def _listen(self) -> None:
         self._server = grpc.aio.server(options=self._options())
         self._service = RerankService(self._state, self._encoders)
-        rerank_pb2_grpc.add_RerankServiceServicer_to_server(self._service, self._server)
+        self._server.add_generic_rpc_handlers((self._service.handlers(),))
         self._health = health.aio.HealthServicer()
         health_pb2_grpc.add_HealthServicer_to_server(self._health, self._server)
         await self._set_health(serving=False)

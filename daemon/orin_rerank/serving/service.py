@@ -6,15 +6,16 @@ import asyncio
 import logging
 import secrets
 import time
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final, TypeAlias, TypeVar
 
 import grpc
+from google.protobuf.message import DecodeError
 
-from orin_rerank.errors import OrinRerankError, UnknownModelError
+from orin_rerank.errors import InvalidRequestError, OrinRerankError, UnknownModelError
 from orin_rerank.serving import convert, status
 from orin_rerank.serving.encoding import PiecewiseEncoder
 from orin_rerank.telemetry.log import fields
-from orin_rerank.v1 import rerank_pb2_grpc
+from orin_rerank.v1 import rerank_pb2 as pb
 
 if TYPE_CHECKING:
     from concurrent.futures import Executor
@@ -24,17 +25,22 @@ if TYPE_CHECKING:
     from orin_rerank.serving.ports import ServedModel
     from orin_rerank.serving.scheduler import Scheduler
     from orin_rerank.serving.state import DaemonState
-    from orin_rerank.v1 import rerank_pb2 as pb
 
-__all__ = ["RerankService"]
+__all__ = ["SERVICE_NAME", "RerankService"]
 
 _log = logging.getLogger(__name__)
 
-_Context = grpc.aio.ServicerContext
+_Context: TypeAlias = "grpc.aio.ServicerContext[bytes, bytes]"
+_Request = TypeVar("_Request", pb.RerankRequest, pb.GetStatusRequest)
 
 
-class RerankService(rerank_pb2_grpc.RerankServiceServicer):
+SERVICE_NAME: Final[str] = pb.DESCRIPTOR.services_by_name["RerankService"].full_name
+
+
+class RerankService:
     """Answers requests. Whatever goes wrong in a handler becomes a status of the protocol; none leaks as UNKNOWN.
+
+    Handlers take messages as bytes and parse them themselves: the library answers UNKNOWN where its parser raises.
 
     Args:
         state: What the daemon is doing.
@@ -48,41 +54,40 @@ class RerankService(rerank_pb2_grpc.RerankServiceServicer):
         self._quiet = asyncio.Event()
         self._quiet.set()
 
+    def handlers(self) -> grpc.GenericRpcHandler:
+        """Returns what to register with a server."""
+        methods = {"Rerank": self.rerank, "GetStatus": self.get_status}
+        return grpc.method_handlers_generic_handler(
+            SERVICE_NAME, {name: grpc.unary_unary_rpc_method_handler(method) for name, method in methods.items()}
+        )
+
     async def quiet(self) -> None:
         """Waits until no Rerank handler is at work."""
         await self._quiet.wait()
 
-    async def GetStatus(  # noqa: N802  # named by the protocol
-        self,
-        request: pb.GetStatusRequest,
-        context: _Context[pb.GetStatusRequest, pb.GetStatusResponse],
-    ) -> pb.GetStatusResponse:
+    async def get_status(self, message: bytes, context: _Context) -> bytes:
         """Says what the daemon is doing, in every state."""
-        del request
         try:
-            return self._state.snapshot()
+            _parse(pb.GetStatusRequest, message)
+            return self._state.snapshot().SerializeToString()
         except Exception as error:  # noqa: BLE001  # a handler's last line of defence
-            return await context.abort_with_status(status.to_status(self._bug(error)))
+            return await context.abort_with_status(status.to_status(self._answer(error)))
 
-    async def Rerank(  # noqa: N802  # named by the protocol
-        self,
-        request: pb.RerankRequest,
-        context: _Context[pb.RerankRequest, pb.RerankResponse],
-    ) -> pb.RerankResponse:
+    async def rerank(self, message: bytes, context: _Context) -> bytes:
         """Scores the documents and returns them best first."""
         remaining = context.time_remaining()
         deadline = None if remaining is None else time.monotonic() + remaining
         self._handling += 1
         self._quiet.clear()
         try:
-            response = await self._rerank(request, deadline)
+            response = await self._rerank(message, deadline)
         except asyncio.CancelledError:
             # The library cancels the handler both when the caller leaves and when its deadline passes.
             late = deadline is not None and time.monotonic() >= deadline
             self._ended(grpc.StatusCode.DEADLINE_EXCEEDED if late else grpc.StatusCode.CANCELLED)
             raise
         except Exception as error:  # noqa: BLE001  # a handler's last line of defence
-            answer = self._answer(error, request)
+            answer = self._answer(error)
             self._ended(status.code_of(answer))
             return await context.abort_with_status(status.to_status(answer))
         else:
@@ -93,17 +98,22 @@ class RerankService(rerank_pb2_grpc.RerankServiceServicer):
             if self._handling == 0:
                 self._quiet.set()
 
-    async def _rerank(self, request: pb.RerankRequest, deadline: float | None) -> pb.RerankResponse:
+    async def _rerank(self, message: bytes, deadline: float | None) -> bytes:
         model, scheduler = self._state.serving()
+        request = _parse(pb.RerankRequest, message)
         if request.model not in ("", model.name):
             raise UnknownModelError(f"no such model here; {model.name!r} is served", item="model")
         checked = convert.to_input(request, max_documents=self._state.settings.max_documents)
-        job = scheduler.admit(len(checked.documents), message_bytes=request.ByteSize(), deadline=deadline)
+        job = scheduler.admit(len(checked.documents), message_bytes=len(message), deadline=deadline)
         try:
             scored = await self._score(model, scheduler, job, checked)
+        except OrinRerankError as error:
+            error.item = convert.wire_item(error.item, request)
+            raise
         finally:
             scheduler.withdraw(job)
-        return convert.to_response(request, scored, model=model.name, precision=model.info.precision)
+        response = convert.to_response(request, scored, model=model.name, precision=model.info.precision)
+        return response.SerializeToString()
 
     async def _score(self, model: ServedModel, scheduler: Scheduler, job: Job, request: RerankInput) -> Scored:
         loop = asyncio.get_running_loop()
@@ -116,19 +126,20 @@ class RerankService(rerank_pb2_grpc.RerankServiceServicer):
             scheduler.feed(job, encoded.prefix, encoded.documents)
         return await job.outcome
 
-    def _answer(self, error: Exception, request: pb.RerankRequest) -> OrinRerankError:
-        """What the caller is told; bugs are told to the journal."""
-        if not isinstance(error, OrinRerankError):
-            return self._bug(error)
-        error.item = convert.wire_item(error.item, request)
-        if status.code_of(error) is grpc.StatusCode.INTERNAL:
-            return self._bug(error)
-        return error
-
-    def _bug(self, error: Exception) -> OrinRerankError:
+    def _answer(self, error: Exception) -> OrinRerankError:
+        """What the caller is told; of bugs the journal is told the rest."""
+        if isinstance(error, OrinRerankError) and status.code_of(error) is not grpc.StatusCode.INTERNAL:
+            return error
         reference = secrets.token_hex(4)
         _log.error("request failed", extra=fields(reference=reference), exc_info=error)
         return status.internal_error(reference, error)
 
     def _ended(self, code: grpc.StatusCode | None) -> None:
         self._state.counters.request_ended(None if code is None else code.name)
+
+
+def _parse(kind: type[_Request], message: bytes) -> _Request:
+    try:
+        return kind.FromString(message)
+    except DecodeError as error:
+        raise InvalidRequestError(f"the bytes sent are no {kind.DESCRIPTOR.full_name}", item="message") from error
