@@ -127,3 +127,11 @@ def test_a_reader_that_leaves_is_no_error(daemon: Path) -> None:
             check=False,
         )
     assert (done.returncode, done.stderr) == (141, b"")
+
+
+def test_a_narrow_terminal_cuts_names_and_never_numbers(daemon: Path) -> None:
+    done = orin_rerank("rank", "q", "a rather long text " * 5, "b", "--socket", str(daemon), COLUMNS="50")
+    rows = done.stdout.splitlines()[1:3]
+    margins = {f"{expected_margin('q', text):+.2f}" for text in ("a rather long text " * 5, "b")}
+    assert {value for row in rows for value in row.split()} >= margins
+    assert any("…" in row for row in rows)

@@ -54,7 +54,7 @@ def test_ndcg_sees_its_depth_only() -> None:
 
 def test_reciprocal_rank_and_pairs_of_a_hand_worked_example() -> None:
     assert reciprocal_rank([0.1, 0.9, 0.5, 0.3], [2, 0, 0, 1]) == pytest.approx(1 / 3)
-    # Better pairs: (0,1) wrong, (0,2) wrong, (0,3) wrong, (3,1) wrong, (3,2) wrong... none is right.
+    # Every better document, 0 and 3, lies below every worse one, and 0 below 3: no pair is right.
     assert pairwise_accuracy([0.1, 0.9, 0.5, 0.3], [2, 0, 0, 1]) == 0.0
     # (0,1) right, (0,2) tied, (1,2) equal grades: no pair.
     assert pairwise_accuracy([0.5, 0.1, 0.5], [1, 0, 0]) == 0.75

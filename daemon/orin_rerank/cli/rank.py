@@ -134,11 +134,12 @@ def ranking_table(response: rerank_pb2.RerankResponse, items: Items) -> Table:
     from orin_rerank.cli.output import score_bar, snippet
 
     table = Table(box=None, pad_edge=False, header_style="bold")
-    table.add_column("#", justify="right")
-    table.add_column("score", justify="right")
+    table.add_column("#", justify="right", no_wrap=True)
+    table.add_column("score", justify="right", no_wrap=True)
     table.add_column("", no_wrap=True)
-    table.add_column("margin", justify="right")
-    table.add_column("document", overflow="ellipsis", no_wrap=True)
+    table.add_column("margin", justify="right", no_wrap=True)
+    # The one column that gives way on a narrow terminal; its cells are cut rather than broken into lines.
+    table.add_column("document")
     table.add_column("tokens", justify="right", no_wrap=True)
     for rank_, result in enumerate(response.results, start=1):
         tokens = str(result.tokens) + (f" (-{result.truncated_tokens})" if result.truncated else "")
@@ -147,7 +148,7 @@ def ranking_table(response: rerank_pb2.RerankResponse, items: Items) -> Table:
             f"{result.score:.3f}",
             score_bar(result.score),
             f"{result.margin:+.2f}",
-            Text(snippet(items.documents[result.index].name, _NAME_CELLS)),
+            Text(snippet(items.documents[result.index].name, _NAME_CELLS), no_wrap=True, overflow="ellipsis"),
             Text(tokens, style="yellow" if result.truncated else ""),
         )
     return table
