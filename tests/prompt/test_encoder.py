@@ -58,8 +58,9 @@ _anything = (
 
 
 @settings(max_examples=200, deadline=None)
-@given(family=st.sampled_from(PromptFamily), query=_anything, document=_anything, instruction=_anything)
-def test_any_text_is_encoded_as_the_whole_prompt(encoders, whole_tokenizer, family, query, document, instruction):
+@given(family=st.sampled_from(PromptFamily), contents=st.tuples(_anything, _anything, _anything))
+def test_any_text_is_encoded_as_the_whole_prompt(encoders, whole_tokenizer, family, contents):
+    query, document, instruction = contents
     encoded = encoders[family].encode(RerankInput(texts(query), [texts(document)], instruction))
     whole = whole_tokenizer.encode(PROMPTS[family](query, document, instruction), add_special_tokens=False).ids
     assert pair_ids(encoded) == whole

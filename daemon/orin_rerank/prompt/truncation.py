@@ -84,7 +84,9 @@ def plan_truncation(query: ContentSize, documents: Sequence[ContentSize], room: 
                 f"query and document take {query_text + query.images + document.images + text} tokens; {room} fit",
                 item="query" if query_text >= left else f"documents[{i}]",
             )
-        reserved = max(reserved, document.images + min(text, max(left // _DOCUMENT_SHARE, 1)))
+        share = min(text, left, max(left // _DOCUMENT_SHARE, 1))
+        _require_some(document, share, f"documents[{i}]")
+        reserved = max(reserved, document.images + share)
     kept_query = min(query_text, available - reserved)
     _require_some(query, kept_query, "query")
     kept_documents = []
