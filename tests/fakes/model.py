@@ -44,17 +44,22 @@ def segment(ids, *, content_tokens=None, truncated_tokens=0, images=()):
     )
 
 
-def margin_of(prefix_ids: np.ndarray, document_ids: np.ndarray) -> float:
+def margin_of(prefix: EncodedSegment, document: EncodedSegment) -> float:
     """What the fake engine gives a document behind a prefix: a float32 from -8 to 8."""
-    digest = hashlib.blake2b(prefix_ids.tobytes() + b"|" + document_ids.tobytes(), digest_size=4).digest()
-    return float(np.float32(int.from_bytes(digest, "big") / 2**32 * 16 - 8))
+    digest = hashlib.blake2b(digest_size=4)
+    for part in (prefix, document):
+        digest.update(len(part).to_bytes(4, "big"))
+        digest.update(part.ids.tobytes())
+        for image in part.images:
+            digest.update(image.digest)
+    return float(np.float32(int.from_bytes(digest.digest(), "big") / 2**32 * 16 - 8))
 
 
 def expected_margin(query: str, document: str, instruction: str | None = None) -> float:
     """What the fake model gives a document for a query."""
     request = RerankInput((TextPart(query),), ((TextPart(document),),), instruction)
     encoded = FakeEncoder().encode(request)
-    return margin_of(encoded.prefix.ids, encoded.documents[0].ids)
+    return margin_of(encoded.prefix, encoded.documents[0])
 
 
 class FakeEncoder:
@@ -104,6 +109,7 @@ class FakeRunner:
     fail: object = None
     closed: bool = False
     thread: int | None = None
+    _seen: set[bytes] = field(default_factory=set)
 
     def __post_init__(self) -> None:
         self.gate.set()
@@ -122,8 +128,11 @@ class FakeRunner:
             for document in group.documents:
                 if bytes(i for i in document.ids.tolist() if i < 256) == POISON.encode():
                     raise NonFiniteScoreError("a margin is not finite", item="documents")
-                margins.append(margin_of(group.prefix.ids, document.ids))
-        return PackResult(np.asarray(margins, dtype=np.float32), frozenset(), frozenset())
+                margins.append(margin_of(group.prefix, document))
+        digests = frozenset(image.digest for part in pack.segments() for image in part.images)
+        result = PackResult(np.asarray(margins, dtype=np.float32), digests - self._seen, digests & self._seen)
+        self._seen |= digests
+        return result
 
     def close(self) -> None:
         self.closed = True

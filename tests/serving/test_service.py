@@ -380,3 +380,19 @@ async def test_the_journal_never_holds_contents(running, caplog):
         await stub.Rerank(request("secret query", ["secret document"], instruction="secret instruction"))
         await _refused(stub.Rerank(request("secret query", ["secret document", ""], model="secret")))
     assert not any("secret" in record.getMessage() + str(record.__dict__) for record in caplog.records)
+
+
+async def test_clients_that_ping_often_are_not_thrown_out(running, tmp_path):
+    """A client pings once a second. By gRPC's default of five minutes it is thrown out at the fourth ping, by ours not."""
+    options = [("grpc.keepalive_time_ms", 1000), ("grpc.keepalive_permit_without_calls", 1)]
+    options.append(("grpc.http2.max_pings_without_data", 0))
+    patient, strict = (tmp_path / name for name in ("patient.sock", "strict.sock"))
+    async with (
+        running(socket=patient, keepalive_min_interval_s=0.1),
+        running(socket=strict, keepalive_min_interval_s=300.0),
+        grpc.aio.insecure_channel(f"unix:{patient}", options=options) as kept,
+        grpc.aio.insecure_channel(f"unix:{strict}", options=options) as thrown_out,
+    ):
+        await asyncio.gather(kept.channel_ready(), thrown_out.channel_ready())
+        await asyncio.wait_for(thrown_out.wait_for_state_change(grpc.ChannelConnectivity.READY), 30)
+        assert kept.get_state() is grpc.ChannelConnectivity.READY

@@ -1,0 +1,58 @@
+"""A whole daemon in a process of its own, around the fake model.
+
+Usage: python daemon_main.py SOCKET [--tcp ADDRESS] [--drain SECONDS] [--arrived FD --gate FD] [--load ok|fail|hang]
+
+With a gate, the engine writes a byte to ARRIVED when a pack comes, and runs it when it can read one from GATE.
+"""
+
+import argparse
+import os
+import sys
+import threading
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+from fakes.model import FakeModel
+from orin_rerank.errors import BundleError, OrinRerankError
+from orin_rerank.serving.daemon import run
+from orin_rerank.serving.settings import ServerSettings
+from orin_rerank.telemetry import log
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("socket", type=Path)
+    parser.add_argument("--tcp")
+    parser.add_argument("--drain", type=float, default=10.0)
+    parser.add_argument("--arrived", type=int)
+    parser.add_argument("--gate", type=int)
+    parser.add_argument("--load", default="ok")
+    arguments = parser.parse_args()
+    model = FakeModel()
+
+    def wait_at_the_gate(_):
+        os.write(arguments.arrived, b".")
+        os.read(arguments.gate, 1)
+
+    if arguments.gate is not None:
+        model.runner.fail = wait_at_the_gate
+
+    def load(report):
+        report("loading the fake")
+        if arguments.load == "fail":
+            raise BundleError("its digest differs", item="model.onnx")
+        if arguments.load == "hang":
+            threading.Event().wait()
+        return model
+
+    log.configure()
+    try:
+        return run(ServerSettings(socket=arguments.socket, tcp=arguments.tcp, drain_s=arguments.drain), load)
+    except OrinRerankError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 70
+
+
+if __name__ == "__main__":
+    sys.exit(main())
