@@ -339,3 +339,23 @@ def test_many_threads_share_one_encoder(encoders):
         for first, second in zip(expected, pool.map(encoders[VL].encode, requests), strict=True):
             assert pair_ids(first) == pair_ids(second)
             assert first.documents[0].images[0].digest == second.documents[0].images[0].digest
+
+
+@pytest.mark.parametrize("family", PromptFamily)
+def test_tokens_of_the_content_are_counted(encoders, family):
+    image = ImagePart(picture(height=64, width=96))
+    encoded = encoders[family].encode(
+        RerankInput(texts("no"), [texts("yes"), texts("yes no"), texts('"'), texts("yes" * 3)])
+    )
+    assert encoded.prefix.content_tokens == 1
+    assert [document.content_tokens for document in encoded.documents] == [1, 2, 1, 3]
+    if family is VL:
+        encoded = encoders[family].encode(RerankInput([image], [[TextPart("yes"), image]]))
+        assert (encoded.prefix.content_tokens, encoded.documents[0].content_tokens) == (8, 9)
+
+
+@pytest.mark.parametrize("family", PromptFamily)
+def test_no_pair_is_longer_than_the_longest(tokenizer, family):
+    encoder = PromptEncoder(profile(family, 150), tokenizer)
+    encoded = encoder.encode(RerankInput(texts("query " * 100), [texts("document " * 100)]))
+    assert len(encoded.prefix) + len(encoded.documents[0]) == encoder.longest_pair

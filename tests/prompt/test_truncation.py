@@ -74,8 +74,9 @@ def test_every_plan_fits_keeps_a_share_and_cuts_only_where_it_must(query, docume
         assert text == document.text or total == room
         assert text >= min(document.text, (room - query.images - document.images) // 4)
     if kept.query < query.text:
-        spare = room - kept.query - query.images
-        assert any(
-            spare == document.images + min(document.text, max((room - query.images - document.images) // 4, 1))
-            for document in documents
-        )
+
+        def share(document: ContentSize) -> int:
+            left = room - query.images - document.images
+            return document.images + min(document.text, left, max(left // 4, 1))
+
+        assert room - kept.query - query.images == max(share(document) for document in documents)

@@ -11,7 +11,7 @@ __all__ = ["Content", "ImagePart", "Limits", "RerankInput", "TextPart"]
 
 @dataclass(frozen=True, slots=True)
 class TextPart:
-    """A piece of text."""
+    """A piece of text, of any characters but lone surrogates. It stays text, even where it spells a special token."""
 
     text: str
 
@@ -24,7 +24,8 @@ class ImagePart:
 
 
 Content: TypeAlias = Sequence[TextPart | ImagePart]
-"""One query or one document. Parts follow each other in the prompt in this order."""
+"""One query or one document. Parts follow each other in the prompt in this order, with nothing between them: texts that
+are to be apart must bring the space or newline themselves. (The reference always puts images first.)"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +33,8 @@ class Limits:
     """How much of a request may be used.
 
     Attributes:
-        query_tokens: Most tokens that the query's content may take; None is the model's own limit.
+        query_tokens: Most tokens that the query's content may take, images with their start and end included; None is
+            the model's own limit.
         document_tokens: The same for each document.
         truncate: Whether content over a limit is cut (its tail first) or refused with `TooLongError`.
     """
@@ -44,7 +46,7 @@ class Limits:
 
 @dataclass(frozen=True, slots=True)
 class RerankInput:
-    """One request as the prompt path takes it; `instruction` None means the family's default."""
+    """One request as the prompt path takes it; an `instruction` that is None or blank means the model's default."""
 
     query: Content
     documents: Sequence[Content]

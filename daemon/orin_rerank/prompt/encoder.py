@@ -46,7 +46,7 @@ class _Tokenized:
         texts: Heads of the ids, one more than images; the first starts with the template's lead, the last ends with
             the template's tail.
         images: Between them.
-        lead: Tokens that the lead takes alone.
+        lead: Tokens that the lead takes alone; what the content adds to them counts as the content's.
         tail: Ids of the tail alone.
     """
 
@@ -100,7 +100,7 @@ class PromptEncoder:
         self._system = tokenizer.encode_pieces(self._template.system)
         self._suffix = tokenizer.encode_pieces(self._template.suffix)
         self._query_tail = tuple(tokenizer.encode(self._template.after_query))
-        self._document_lead = len(tokenizer.encode(self._template.before_document))
+        self._document_lead = len(tokenizer.encode(_standing_alone(self._template.before_document)))
         self._image_tokens: ImageTokens | None = None
         if profile.image is not None:
             self._image_tokens = (
@@ -108,6 +108,11 @@ class PromptEncoder:
                 tokenizer.special_id(IMAGE_PAD),
                 tokenizer.special_id(VISION_END),
             )
+
+    @property
+    def longest_pair(self) -> int:
+        """Most tokens of a prefix and one of its documents together: what an engine must be able to hold."""
+        return self._profile.max_tokens + (len(self._suffix) if self._template.suffix_is_extra else 0)
 
     def encode(self, request: RerankInput) -> EncodedRequest:
         """Encodes a request: its shared prefix once, and every document.
@@ -191,7 +196,7 @@ class PromptEncoder:
 
     def _tokenize_query(self, query: _Material, lead_text: str, limit: int | None) -> _Tokenized:
         most = self._profile.max_tokens
-        (lead,) = self._tokenizer.encode_bounded([lead_text], most)
+        (lead,) = self._tokenizer.encode_bounded([_standing_alone(lead_text)], most)
         if self._room(lead.total) < 2:
             raise TooLongError(f"leaves no room in {most} tokens for query and document", item="instruction")
         content = most if limit is None else min(limit, most)
@@ -231,3 +236,8 @@ class PromptEncoder:
             content_tokens=max(0, kept + size.images),
             truncated_tokens=max(0, size.text - kept),
         )
+
+
+def _standing_alone(lead: str) -> str:
+    """A lead without its last space, which becomes part of the content's first word."""
+    return lead.rstrip(" ")

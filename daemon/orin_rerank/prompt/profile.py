@@ -48,8 +48,10 @@ class PromptProfile:
 
     Attributes:
         family: Which template.
-        max_tokens: Longest prefix + document, in tokens.
-        default_instruction: Used where a request has none.
+        max_tokens: Longest prefix + document, in tokens, counted as the reference counts its `max_length`: in the VL
+            family the suffix behind the document (5 tokens in the published models) comes on top of it. See
+            `PromptEncoder.longest_pair`.
+        default_instruction: Used where a request has none, or a blank one.
         image: None for a text-only model.
     """
 
