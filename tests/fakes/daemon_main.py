@@ -50,7 +50,7 @@ def main() -> int:
     try:
         return run(ServerSettings(socket=arguments.socket, tcp=arguments.tcp, drain_s=arguments.drain), load)
     except OrinRerankError as error:
-        print(f"error: {error}", file=sys.stderr)
+        sys.stderr.write(f"error: {error}\n")
         return 70
 
 

@@ -100,7 +100,7 @@ class FakeRunner:
         packs: Those that ran, failed ones included.
         fail: Called with every pack before it runs; may raise.
         closed: Whether `close` was called.
-        thread: The one thread that may use it.
+        slots: How many threads may run a pack at a time.
     """
 
     gate: threading.Event = field(default_factory=threading.Event)
@@ -108,30 +108,48 @@ class FakeRunner:
     packs: list[Pack] = field(default_factory=list)
     fail: object = None
     closed: bool = False
-    thread: int | None = None
+    slots: int = 1
+    _running: int = 0
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+    _known: set[bytes] = field(default_factory=set)
     _seen: set[bytes] = field(default_factory=set)
 
     def __post_init__(self) -> None:
         self.gate.set()
 
+    def knows(self, prefix: EncodedSegment) -> bool:
+        return prefix.digest in self._known
+
     def run(self, pack: Pack) -> PackResult:
-        assert self.thread in (None, threading.get_ident()), "an engine belongs to one thread"
-        self.thread = threading.get_ident()
         assert not self.closed
+        with self._lock:
+            self._running += 1
+            assert self._running <= self.slots, "more packs at a time than the engine has slots"
+        try:
+            return self._run(pack)
+        finally:
+            with self._lock:
+                self._running -= 1
+
+    def _run(self, pack: Pack) -> PackResult:
         self.arrived.set()
         assert self.gate.wait(30), "the test never opened the gate"
         self.packs.append(pack)
         if self.fail is not None:
             self.fail(pack)
         margins = []
+        tokens = 0
         for group in pack.groups:
+            tokens += sum(len(document) for document in group.documents)
+            tokens += 0 if self.knows(group.prefix) else len(group.prefix)
             for document in group.documents:
                 if bytes(i for i in document.ids.tolist() if i < 256) == POISON.encode():
                     raise NonFiniteScoreError("a margin is not finite", item="documents")
                 margins.append(margin_of(group.prefix, document))
         digests = frozenset(image.digest for part in pack.segments() for image in part.images)
-        result = PackResult(np.asarray(margins, dtype=np.float32), digests - self._seen, digests & self._seen)
+        result = PackResult(np.asarray(margins, dtype=np.float32), digests - self._seen, digests & self._seen, tokens)
         self._seen |= digests
+        self._known |= {group.prefix.digest for group in pack.groups}
         return result
 
     def close(self) -> None:

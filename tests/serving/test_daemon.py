@@ -86,9 +86,7 @@ def test_a_signal_ends_it_in_order(start, stub, number):
 
 def test_what_runs_is_finished_after_sigterm(start, stub, socket_path):
     (arrived, arrived_there), (gate_there, gate) = os.pipe(), os.pipe()
-    daemon = start(
-        "--arrived", str(arrived_there), "--gate", str(gate_there), pass_fds=(arrived_there, gate_there)
-    )
+    daemon = start("--arrived", str(arrived_there), "--gate", str(gate_there), pass_fds=(arrived_there, gate_there))
     daemon.until("serving")
     call = stub.Rerank.future(request("q", ["a", "b"]))
     os.read(arrived, 1)

@@ -1,6 +1,7 @@
 """Which documents go into the next pack."""
 
 import asyncio
+import itertools
 from unittest.mock import sentinel
 
 import pytest
@@ -13,17 +14,26 @@ from orin_rerank.serving.fair_queue import FairQueue
 from orin_rerank.serving.job import Job
 
 BUDGET = 100
+_numbers = itertools.count(1000)
 
 
-def _queue(budget=BUDGET, *, max_tokens=1000, max_documents=50):
-    return FairQueue(TokenBudget.fixed(budget), max_tokens=max_tokens, max_documents=max_documents)
+def _queue(budget=BUDGET, *, max_tokens=1000, max_documents=50, known=None):
+    """A queue whose engine forgets every prefix at once, unless `known` says otherwise."""
+    return FairQueue(
+        TokenBudget.fixed(budget), max_tokens=max_tokens, max_documents=max_documents, known=known or (lambda _: False)
+    )
 
 
-def _job(queue, documents, *, prefix=5, length=10, encoded=None):
+def _prefix(length):
+    """A prefix that no other request has."""
+    return segment([next(_numbers), *range(length - 1)])
+
+
+def _job(queue, documents, *, prefix=5, length=10, encoded=None, known=False):
     """A job of equal documents; its outcome plays no part here."""
     job = Job(documents, 0, None, sentinel.outcome)
-    job.add(segment(range(prefix)), tuple(segment(range(length)) for _ in range(encoded or documents)))
-    queue.add(job, prefix + documents * length)
+    job.add(_prefix(prefix), tuple(segment(range(length)) for _ in range(encoded or documents)))
+    queue.add(job, (0 if known else prefix) + documents * length)
     return job
 
 
@@ -126,30 +136,39 @@ def test_a_stream_of_small_requests_does_not_starve_a_large_one():
         assert packs <= 100
 
 
-def test_what_is_left_of_a_pack_goes_to_a_request_that_it_finishes():
+def test_what_is_left_of_a_pack_goes_to_the_next_requests():
     queue = _queue()
-    first = _job(queue, 6)  # 65 tokens
-    second = _job(queue, 30)  # could use the rest, but would compute its prefix of 20 twice
-    third = _job(queue, 2)  # fits whole
-    second.prefix = segment(range(20))
-    assert set(_serve(queue)) == {first, third} or third.complete
-    assert third.complete
+    first, second, third = _job(queue, 6), _job(queue, 30, prefix=30), _job(queue, 40)
+    assert _serve(queue) == {first: 6, third: 3}, "second has a prefix that does not fit"
+    assert next(iter(_serve(queue))) is second
 
 
-def test_a_request_that_would_pay_its_prefix_twice_waits():
-    queue = _queue()
-    _job(queue, 4)  # 45 tokens, 55 left
-    second = _job(queue, 30, prefix=20)
+def test_a_known_prefix_takes_no_room():
+    queue = _queue(known=lambda _: True)
+    job = _job(queue, 20, prefix=90)
     pack = queue.next_pack()
-    assert {job for job, _ in pack.tags}.isdisjoint({second})
+    assert (pack.tokens, pack.documents) == (100, 10)
+    assert next(iter(_serve(queue))) is job
 
 
-def test_a_short_prefix_is_paid_twice_where_much_is_left():
+def test_a_long_prefix_that_must_be_computed_leaves_room_for_documents():
     queue = _queue()
-    first = _job(queue, 1)
-    second = _job(queue, 30)
-    counts = _serve(queue)
-    assert counts == {first: 1, second: 8}
+    _job(queue, 20, prefix=90)
+    assert queue.next_pack().tokens == 140
+
+
+def test_requests_with_an_equal_prefix_share_it():
+    queue = _queue()
+    prefix = _prefix(40)
+    jobs = []
+    for _ in range(3):
+        job = Job(2, 0, None, sentinel.outcome)
+        job.add(prefix, (segment(range(10)), segment(range(10))))
+        queue.add(job, 60)
+        jobs.append(job)
+    pack = queue.next_pack()
+    assert (pack.tokens, len(pack.groups)) == (100, 1)
+    assert [job for job, _ in pack.tags] == [job for job in jobs for _ in range(2)]
 
 
 def test_a_request_that_is_still_being_encoded_is_no_obstacle():
@@ -213,7 +232,7 @@ def test_every_document_is_served_once_in_order_within_the_budget(arrivals):
         for _ in range(before):
             serve()
         job = Job(len(lengths), 0, None, sentinel.outcome)
-        job.add(segment(range(prefix)), tuple(segment(range(length)) for length in lengths))
+        job.add(_prefix(prefix), tuple(segment(range(length)) for length in lengths))
         served[job] = []
         queue.add(job, prefix + sum(lengths))
     while serve() is not None:
@@ -226,54 +245,57 @@ def test_every_document_is_served_once_in_order_within_the_budget(arrivals):
         assert pack.tokens == sum(len(part) for part in pack.segments())
 
 
+class EqualSharing:
+    """What the order is measured against: all requests that are there get the same share of every unit of work."""
+
+    def __init__(self):
+        self.left = {}
+        self.ended = {}
+
+    def work(self, start, amount):
+        while self.left and amount > 0:
+            step = min(min(self.left.values()) * len(self.left), amount)
+            share = step / len(self.left)
+            amount -= step
+            start += step
+            self.left = {job: left - share for job, left in self.left.items()}
+            for job in [job for job, left in self.left.items() if left <= 1e-9]:
+                del self.left[job]
+                self.ended[job] = start
+
+
 @settings(max_examples=60, deadline=None)
 @given(st.lists(st.tuples(st.integers(0, 4), st.integers(1, 40)), min_size=1, max_size=10))
 def test_nobody_ends_later_than_under_equal_sharing(arrivals):
     """The promise of the order, up to the pack that runs when a request comes in.
 
-    The prefix is one token long and is not counted, so that work and size are the same thing.
+    Documents are one token long and prefixes are known, so that work and size are the same thing.
     """
-    queue = _queue(budget=50)
-    sharing: dict[Job, float] = {}  # what each would still have to do under equal sharing
-    ended_there: dict[Job, float] = {}
-    ended_here: dict[Job, float] = {}
+    queue = _queue(budget=50, known=lambda _: True)
+    sharing = EqualSharing()
+    ended = {}
     now = 0.0
 
     def serve():
         nonlocal now
-        pack = queue.next_pack()
-        if pack is None:
+        counts = _serve(queue)
+        if counts is None:
             return False
-        work = float(pack.documents)
-        queue.worked(pack.documents)
-        start, now = now, now + work
-        while sharing and work > 0:
-            step = min(min(sharing.values()) * len(sharing), work)
-            work -= step
-            start += step
-            for job in list(sharing):
-                sharing[job] -= step / (len(sharing))
-            for job in [job for job, left in sharing.items() if left <= 1e-9]:
-                del sharing[job]
-                ended_there[job] = start
-        for job, index in pack.tags:
-            job.score(index, 0.0)
-            if job.complete:
-                ended_here[job] = now
-                queue.remove(job)
+        work = sum(counts.values())
+        sharing.work(now, work)
+        now += work
+        ended.update((job, now) for job in counts if job.complete)
         return True
 
-    for before, count in arrivals:
-        for _ in range(before):
+    for packs_before, documents in arrivals:
+        for _ in range(packs_before):
             serve()
-        job = Job(count, 0, None, sentinel.outcome)
-        job.add(segment(range(1)), tuple(segment(range(1)) for _ in range(count)))
-        queue.add(job, count)
-        sharing[job] = float(count)
+        job = _job(queue, documents, prefix=1, length=1, known=True)
+        sharing.left[job] = float(documents)
     while serve():
         pass
-    for job, end in ended_here.items():
-        assert end <= ended_there.get(job, now) + 50
+    assert len(ended) == len(arrivals)
+    assert all(end <= sharing.ended.get(job, now) + 50 for job, end in ended.items())
 
 
 def test_jobs_are_told_apart_by_identity():

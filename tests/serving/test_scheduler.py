@@ -6,7 +6,8 @@ import threading
 
 import pytest
 
-from fakes.model import POISON, FakeModel, expected_margin
+from fakes.model import POISON, FakeModel, FakeRunner, expected_margin
+from orin_rerank.engines.port import EngineInfo
 from orin_rerank.errors import (
     DeadlineError,
     EngineError,
@@ -51,7 +52,7 @@ class Bench:
     def _main(self):
         try:
             self.scheduler.serve()
-        except BaseException as error:
+        except BaseException as error:  # noqa: BLE001
             self.crash = error
 
     def encode(self, query, documents):
@@ -83,8 +84,9 @@ class Bench:
 
 
 @contextlib.asynccontextmanager
-async def bench(**kwargs):
-    it = Bench(FakeModel(), **kwargs)
+async def bench(slots=1, **kwargs):
+    info = EngineInfo("fake-cpu", "fp32", 8192, 64, slots)
+    it = Bench(FakeModel(info=info, runner=FakeRunner(slots=slots)), **kwargs)
     try:
         yield it
     finally:
@@ -115,6 +117,44 @@ async def test_sixty_four_requests_at_once_get_their_own_scores():
         got = await asyncio.gather(*(it.score(query, documents) for query, documents in requests.items()))
         assert got == [expected(query, documents) for query, documents in requests.items()]
         assert any(len(pack.groups) > 1 for pack in it.runner.packs), "no pack was ever shared"
+
+
+async def test_an_engine_of_two_slots_runs_two_packs_at_a_time():
+    both = threading.Barrier(2)
+
+    def meet(pack):
+        if pack.documents > 1:
+            both.wait(30)  # passes only if another thread is in here
+
+    async with bench(slots=2) as it:
+        await it.score("warm up the prefix", ["x"])
+        it.runner.fail = meet
+        documents = ["d" * 100] * 12  # six packs
+        assert await it.score("warm up the prefix", documents) == expected("warm up the prefix", documents)
+        assert len(it.runner.packs) == 7
+
+
+async def test_with_many_slots_every_request_gets_its_own_scores():
+    async with bench(slots=4) as it:
+        requests = {f"query {i}": [f"document {i} {j}" for j in range(1 + i % 40)] for i in range(64)}
+        got = await asyncio.gather(*(it.score(query, documents) for query, documents in requests.items()))
+        assert got == [expected(query, documents) for query, documents in requests.items()]
+
+
+async def test_one_poisonous_document_spares_a_request_with_the_same_query():
+    async with bench() as it:
+        it.runner.gate.clear()
+        first = asyncio.ensure_future(it.score("first", ["x"]))
+        await it.arrived()
+        innocent = asyncio.ensure_future(it.score("same", ["a", "b"]))
+        guilty = asyncio.ensure_future(it.score("same", [POISON, "b"]))
+        await asyncio.sleep(0)
+        it.runner.gate.set()
+        with pytest.raises(NonFiniteScoreError):
+            await guilty
+        assert await innocent == expected("same", ["a", "b"])
+        await first
+        assert [len(pack.groups) for pack in it.runner.packs] == [1, 1, 1, 1], "the two were meant to share a prefix"
 
 
 async def test_a_lone_request_runs_at_once():
@@ -280,7 +320,7 @@ async def test_a_failing_engine_fails_requests_and_the_loop_goes_on():
         it.runner.fail = fail
         with pytest.raises(EngineError):
             await it.score("q", ["x"])
-        it.runner.fail = lambda pack: {}["somebody's document"]
+        it.runner.fail = lambda _: {}["somebody's document"]
         with pytest.raises(KeyError):
             await it.score("q", ["x"])
         it.runner.fail = None
@@ -295,8 +335,9 @@ async def test_the_rest_of_a_failed_request_is_not_run():
         assert len(it.runner.packs) == 2
 
 
-async def test_a_crash_of_the_loop_fails_every_request_and_is_passed_on():
-    async with bench() as it:
+@pytest.mark.parametrize("slots", [1, 3])
+async def test_a_crash_of_the_loop_fails_every_request_and_is_passed_on(slots):
+    async with bench(slots=slots) as it:
         it.runner.gate.clear()
         running = [asyncio.ensure_future(it.score(f"q{i}", ["x" * 90] * 5)) for i in range(3)]
         await it.arrived()

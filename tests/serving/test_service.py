@@ -111,7 +111,7 @@ async def test_the_served_model_may_be_named(running):
 
 
 async def test_a_bug_is_internal_and_its_text_stays_out_of_answer_and_journal(running, model, caplog):
-    model.runner.fail = lambda pack: {}["somebody's document"]
+    model.runner.fail = lambda _: {}["somebody's document"]
     async with running() as (_, stub):
         error = await _refused(stub.Rerank(request()))
     assert error.code() is Code.INTERNAL
@@ -383,7 +383,7 @@ async def test_the_journal_never_holds_contents(running, caplog):
 
 
 async def test_clients_that_ping_often_are_not_thrown_out(running, tmp_path):
-    """A client pings once a second. By gRPC's default of five minutes it is thrown out at the fourth ping, by ours not."""
+    """A client pings once a second: by gRPC's default of five minutes the fourth ping throws it out, by ours it does not."""
     options = [("grpc.keepalive_time_ms", 1000), ("grpc.keepalive_permit_without_calls", 1)]
     options.append(("grpc.http2.max_pings_without_data", 0))
     patient, strict = (tmp_path / name for name in ("patient.sock", "strict.sock"))

@@ -3,8 +3,7 @@
 Requests are served in the order in which they would *end* if the engine were shared equally among them all: the Fair
 Sojourn Protocol (Friedman and Henderson, SIGMETRICS 2003). A request of three documents overtakes one of a thousand;
 equal ones are served one after the other rather than all of them slowly; and none ends later than it would under equal
-sharing, so nothing starves. Another reason to finish a request before the next is begun is that every pack computes
-the prefix of each of its requests again.
+sharing, so nothing starves.
 
 Equal sharing is simulated in virtual time: while n requests share, virtual time goes by one unit for n tokens of work,
 so a request of k tokens that arrives at V would end at V + k, whoever comes or goes afterwards.
@@ -18,18 +17,17 @@ from typing import TYPE_CHECKING, Final
 from orin_rerank.packing.pack import PackBuilder
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from orin_rerank.packing.budget import TokenBudget
     from orin_rerank.packing.pack import Pack
+    from orin_rerank.prompt.encoded import EncodedSegment
     from orin_rerank.serving.job import Job
 
 __all__ = ["FairQueue"]
 
 _JOBS_LOOKED_AT: Final = 32
 """How far down the order the rest of a pack is offered; a bound on the work per pack."""
-
-_WORTHWHILE: Final = 4
-"""A request that a pack cannot finish joins it only if what is left is this many times its prefix: the prefix will be
-computed once more for the documents that stay behind."""
 
 
 def _tag(job: Job) -> float:
@@ -43,12 +41,21 @@ class FairQueue:
         budget: How long packs should be.
         max_tokens: Longest pack that the engine takes.
         max_documents: Most documents that the engine takes in one pack.
+        known: Whether a prefix need not be computed again.
     """
 
-    def __init__(self, budget: TokenBudget, *, max_tokens: int, max_documents: int) -> None:
+    def __init__(
+        self,
+        budget: TokenBudget,
+        *,
+        max_tokens: int,
+        max_documents: int,
+        known: Callable[[EncodedSegment], bool],
+    ) -> None:
         self._budget = budget
         self._max_tokens = max_tokens
         self._max_documents = max_documents
+        self._known = known
         self._jobs: list[Job] = []
         self._virtual_now = 0.0
         # Tags of the requests that equal sharing would still be busy with; some of them may have ended in truth.
@@ -113,26 +120,19 @@ class FairQueue:
 
         The first job in the order fills the pack as far as its documents go; what is left is offered to the next ones.
         """
-        builder = PackBuilder(self._max_documents)
+        builder = PackBuilder(self._max_documents, self._known)
         budget = 0
         offered = 0
         for job in self._jobs:
             if not job.waiting or job.prefix is None:
                 continue
             if builder.documents == 0:
-                budget = min(self._budget.for_prefix(len(job.prefix)), self._max_tokens)
-            elif offered == _JOBS_LOOKED_AT:
-                break
-            elif not self._may_join(job, budget - builder.tokens):
-                offered += 1
-                continue
+                prefix_tokens = 0 if self._known(job.prefix) else len(job.prefix)
+                budget = min(self._budget.for_prefix(prefix_tokens), self._max_tokens)
             while job.waiting and builder.fits(job.prefix, job.waiting[0][1], budget):
                 index, document = job.take()
                 builder.add(job.prefix, document, (job, index))
             offered += 1
+            if offered == _JOBS_LOOKED_AT:
+                break
         return builder.build() if builder.documents else None
-
-    def _may_join(self, job: Job, room: int) -> bool:
-        assert job.prefix is not None
-        finishes = job.encoded == job.documents and len(job.prefix) + job.waiting_tokens <= room
-        return finishes or len(job.prefix) * _WORTHWHILE <= room

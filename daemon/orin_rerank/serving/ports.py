@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from orin_rerank.packing.budget import TokenBudget
     from orin_rerank.packing.pack import Pack
     from orin_rerank.prompt.content import RerankInput
-    from orin_rerank.prompt.encoded import EncodedRequest
+    from orin_rerank.prompt.encoded import EncodedRequest, EncodedSegment
     from orin_rerank.prompt.profile import PromptProfile
 
 __all__ = ["Encoder", "PackRunner", "ServedModel"]
@@ -28,7 +28,10 @@ class Encoder(Protocol):
 
 
 class PackRunner(Protocol):
-    """Runs packs; belongs to the one thread that made it."""
+    """Runs packs, on as many threads at a time as `info.slots` says."""
+
+    def knows(self, prefix: EncodedSegment) -> bool:
+        """Whether a prefix need not be computed again."""
 
     def run(self, pack: Pack) -> PackResult:
         """Scores a pack.

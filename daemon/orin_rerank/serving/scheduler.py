@@ -1,10 +1,10 @@
-"""Between the handlers on the event loop and the one thread that owns the engine.
+"""Between the handlers on the event loop and the threads that run the engine.
 
-Handlers admit a request, feed its documents as they are encoded, and await its outcome. The engine thread takes the
-next pack out of the queue itself, the moment the last one is done: nothing has to pass through the event loop in
-between, a busy loop does not starve the engine, and what a pack holds is decided as late as it can be, so that a caller
-who left or a small request that came in counts at once. While a pack runs, later documents are encoded on the
-encoders' threads.
+Handlers admit a request, feed its documents as they are encoded, and await its outcome. An engine thread takes the next
+pack out of the queue itself, the moment its last one is done: nothing has to pass through the event loop in between, a
+busy loop does not starve the engine, and what a pack holds is decided as late as it can be, so that a caller who left
+or a small request that came in counts at once. There are as many engine threads as the engine has slots, so that one
+pack is prepared while another runs; later documents are encoded on the encoders' threads meanwhile.
 
 Every admitted request ends in exactly one outcome: its scores, an error, or `withdraw` by its own handler.
 """
@@ -18,7 +18,7 @@ import time
 from typing import TYPE_CHECKING, Final, cast
 
 from orin_rerank.errors import DeadlineError, InternalError, OrinRerankError, OverloadedError
-from orin_rerank.packing.pack import Pack
+from orin_rerank.packing.pack import PackBuilder
 from orin_rerank.serving.fair_queue import FairQueue
 from orin_rerank.serving.job import Job
 from orin_rerank.serving.throughput import Throughput
@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
     from orin_rerank.engines.runner import PackResult
+    from orin_rerank.packing.pack import Pack
     from orin_rerank.prompt.encoded import EncodedSegment
     from orin_rerank.serving.ports import PackRunner, ServedModel
     from orin_rerank.telemetry.counters import Counters
@@ -47,10 +48,10 @@ this is 200 MB at most; a text of that length is minutes of work for a board."""
 
 
 class Scheduler:
-    """Queue, admission and the engine thread's loop.
+    """Queue, admission and the engine threads' loop.
 
     Args:
-        model: What runs the packs; only `serve` touches its runner.
+        model: What runs the packs.
         max_queued_documents: Documents that may wait or run; a larger request is taken if it is alone.
         max_queued_bytes: The same for the messages' size.
         counters: Told of every pack.
@@ -75,8 +76,14 @@ class Scheduler:
         self._loop = loop
         self._clock = clock
         self._wake = threading.Condition()
-        self._queue = FairQueue(model.budget, max_tokens=model.info.max_tokens, max_documents=model.info.max_documents)
+        self._queue = FairQueue(
+            model.budget,
+            max_tokens=model.info.max_tokens,
+            max_documents=model.info.max_documents,
+            known=model.runner.knows,
+        )
         self._throughput = Throughput()
+        self._last_pack_ended = 0.0
         self._jobs: set[Job] = set()
         self._stopped: Callable[[], OrinRerankError] | None = None
         # Set on the loop whenever documents left the queue or a job ended; waiters look again.
@@ -141,11 +148,11 @@ class Scheduler:
                 return
             if job not in self._queue:
                 mean = sum(len(document) for document in documents) / max(len(documents), 1)
-                tokens = round(len(prefix) + mean * job.documents)
+                tokens = round((0 if self._runner.knows(prefix) else len(prefix)) + mean * job.documents)
                 self._check_feasible(job, tokens)
                 self._queue.add(job, tokens)
             job.add(prefix, documents)
-            self._wake.notify()
+            self._wake.notify_all()
 
     async def room(self, job: Job) -> None:
         """Waits until more of the job should be encoded: its documents are awaited, or few tokens wait in all."""
@@ -174,23 +181,40 @@ class Scheduler:
         """Ends every job with an error of `reason`'s making, refuses later ones, lets `serve` return after its pack."""
         with self._wake:
             self._stopped = self._stopped or reason
-            self._wake.notify()
+            self._wake.notify_all()
         self._settle([(job, reason()) for job in self._jobs])
 
-    # On the engine thread.
+    # On the engine threads.
 
     def serve(self) -> None:
-        """Runs packs until `stop`; returns with the engine idle.
+        """Runs packs until `stop`, on this thread and on others for further slots; returns with the engine idle.
 
-        Anything that a pack raises fails the requests in it, no more. Should this loop itself fail, all requests fail
+        Anything that a pack raises fails the requests in it, no more. Should the loop itself fail, all requests fail
         with it and the exception goes to the caller: the daemon must not go on.
         """
+        crashes: list[BaseException] = []
+        helpers = [
+            threading.Thread(target=self._work, args=(crashes,), name=f"engine-{slot}", daemon=True)
+            for slot in range(1, self._model.info.slots)
+        ]
+        for helper in helpers:
+            helper.start()
+        self._work(crashes)
+        for helper in helpers:
+            helper.join()
+        if crashes:
+            raise crashes[0]
+
+    def _work(self, crashes: list[BaseException]) -> None:
         try:
             while (pack := self._next_pack()) is not None:
                 self._run(pack)
-        except BaseException:
-            self._loop.call_soon_threadsafe(self.stop, lambda: InternalError("the scheduler stopped working"))
-            raise
+        except BaseException as error:  # noqa: BLE001  # raised again by `serve`, once all threads are done
+            crashes.append(error)
+            with self._wake:
+                self._stopped = self._stopped or _crashed
+                self._wake.notify_all()
+            self._loop.call_soon_threadsafe(self.stop, _crashed)
 
     def _next_pack(self) -> Pack | None:
         with self._wake:
@@ -215,18 +239,22 @@ class Scheduler:
         except Exception as error:  # noqa: BLE001  # whatever an engine raises ends in its requests
             self._failed(pack, error)
             return
-        self._throughput.observe(tokens=pack.tokens, documents=pack.documents, seconds=self._clock() - started)
         self._counters.pack_ran(
             documents=pack.documents,
-            tokens=pack.tokens,
+            tokens=result.tokens,
             images_encoded=len(result.encoded_images),
             images_cached=len(result.cached_images),
         )
-        self._scored(pack, result)
+        self._scored(pack, result, started)
 
-    def _scored(self, pack: Pack, result: PackResult) -> None:
+    def _scored(self, pack: Pack, result: PackResult, started: float) -> None:
         with self._wake:
-            self._queue.worked(pack.tokens)
+            # Packs overlap where there are several slots: each counts for the time since the one before it ended.
+            now = self._clock()
+            seconds = now - max(started, self._last_pack_ended)
+            self._last_pack_ended = now
+            self._throughput.observe(tokens=result.tokens, documents=pack.documents, seconds=seconds)
+            self._queue.worked(result.tokens)
             jobs: dict[Job, None] = {}
             for (job, index), margin in zip(_tags(pack), result.margins.tolist(), strict=True):
                 job.score(index, margin)
@@ -247,9 +275,9 @@ class Scheduler:
             exc_info=error,
         )
         if len(jobs) > 1:
-            for part in _alone(pack):
-                if not _tags(part)[0][0].outcome.done():
-                    self._run(part)
+            for job in jobs:
+                if not job.outcome.done():
+                    self._run(_part_of(pack, job))
             return
         with self._wake:
             for job in jobs:
@@ -310,12 +338,15 @@ def _tags(pack: Pack) -> list[tuple[Job, int]]:
     return cast("list[tuple[Job, int]]", list(pack.tags))
 
 
-def _alone(pack: Pack) -> list[Pack]:
-    """The pack's groups, each as a pack of its own."""
-    parts = []
-    start = 0
-    for group in pack.groups:
-        end = start + len(group.documents)
-        parts.append(Pack((group,), pack.tags[start:end], group.tokens))
-        start = end
-    return parts
+def _part_of(pack: Pack, job: Job) -> Pack:
+    """The documents of one request, as a pack of their own."""
+    builder = PackBuilder(pack.documents)
+    places = [(group.prefix, document) for group in pack.groups for document in group.documents]
+    for (prefix, document), tag in zip(places, _tags(pack), strict=True):
+        if tag[0] is job:
+            builder.add(prefix, document, tag)
+    return builder.build()
+
+
+def _crashed() -> OrinRerankError:
+    return InternalError("the scheduler stopped working")
