@@ -236,6 +236,54 @@ def test_a_broken_comment_does_not_break_a_picture():
         assert np.array_equal(pixels(png[:33] + extra + png[33:]), gradient(60, 90))
 
 
+def test_files_made_to_keep_a_decoder_busy_are_refused():
+    jpeg = picture("JPEG", 400, 400, progressive=True)
+    scans = jpeg[jpeg.rindex(b"\xff\xda") : -2] * 2000
+    comments = b"\x21\xfe\1c\0" * 200_000
+    gif = picture("GIF")
+    table_end = 13 + 3 * 256
+    bmp = bytearray(picture("BMP"))
+    bmp[30] = 1
+    files = {
+        "scans": jpeg[:-2] + scans + jpeg[-2:],
+        "segments": jpeg[:2] + b"\xff\xe0\0\2" * 200_000 + jpeg[2:],
+        "chunks": picture("PNG")[:33] + png_chunk(b"IDAT", b"") * 200_000,
+        "blocks": gif[:table_end] + comments + gif[table_end:],
+        "riff": b"RIFF\0\0\0\0WEBP" + picture("WEBP")[12:] + b"junk\0\0\0\0" * 200_000,
+        "runs": bytes(bmp) + b"\1\1" * 1_500_000,
+    }
+    for name, data in files.items():
+        started = time.process_time()
+        with pytest.raises(ImageError, match=r"too many scans|over 100000 parts|run-length"):
+            decode_image(data, SETTINGS)
+        assert time.process_time() - started < 1, name
+
+
+def test_comments_of_a_gif_do_not_slow_it_down():
+    gif = picture("GIF")
+    table_end = 13 + 3 * 256
+    comments = (b"\x21\xfe" + (b"\xff" + b"c" * 255) * 2 + b"\0") * 40_000
+    started = time.process_time()
+    assert np.array_equal(pixels(gif[:table_end] + comments + gif[table_end:]), pixels(gif))
+    assert time.process_time() - started < 1
+
+
+def test_a_run_length_coded_bmp():
+    palette = b"\0\0\0\0" + b"\0\0\xff\0" + b"\0" * 4 * 254
+    rows = b"\4\1\0\0" + b"\4\1\0\0" + b"\0\1"  # two rows of four pixels of colour 1
+    info = struct.pack("<IiiHHIIiiII", 40, 4, 2, 1, 8, 1, len(rows), 0, 0, 256, 0)
+    start = 14 + len(info) + len(palette)
+    data = struct.pack("<2sIHHI", b"BM", start + len(rows), 0, 0, start) + info + palette + rows
+    assert pixels(data).tolist() == [[[255, 0, 0]] * 4] * 2
+
+
+def test_a_sixteen_bit_colour_key_is_white():
+    values = np.array([[0, 1000, 65535]], dtype=np.uint16)
+    png = file_of(Image.fromarray(values), "PNG")
+    key = png_chunk(b"tRNS", struct.pack(">H", 1000))
+    assert pixels(png[:33] + key + png[33:])[0, :, 0].tolist() == [0, 255, 255]
+
+
 # Damage ----------------------------------------------------------------------------------------------------------
 
 

@@ -2,7 +2,8 @@
 
 Pillow gets only the parts of a file that pixels depend on. Its readers of metadata (EXIF directories, text chunks,
 animation control) raise, warn and unpack on their own account; a picture must not be refused, or a warning be
-printed, for a broken comment. Sizes that a decoder would allocate before it can be asked are read here.
+printed, for a broken comment. Sizes that a decoder would allocate before it can be asked are read here, and files made
+to keep a decoder busy (thousands of scans, blocks or runs for few pixels) are refused.
 """
 
 from __future__ import annotations
@@ -10,9 +11,12 @@ from __future__ import annotations
 import enum
 import struct
 from dataclasses import dataclass, field
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
-from orin_rerank.errors import ImageDecodeError, ImageFormatError
+from orin_rerank.errors import ImageDecodeError, ImageFormatError, ImageTooLargeError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 __all__ = ["ImageFile", "ImageFormat", "read_image_file"]
 
@@ -48,13 +52,23 @@ _PNG_SIGNATURE: Final = b"\x89PNG\r\n\x1a\n"
 _PNG_PIXELS: Final = frozenset({b"IHDR", b"PLTE", b"tRNS", b"IDAT", b"IEND"})
 _ORIENTATION_TAG: Final = 0x0112
 
+_MAX_PARTS: Final = 100_000
+"""Most segments, chunks or blocks of a file that are looked at; photographs of 30 MB have a few thousand."""
+
+_MAX_JPEG_SCANS: Final = 100
+"""A progressive JPEG has about ten. Each costs a pass over all pixels, and can be 100 bytes long."""
+
+_MAX_RUN_LENGTH_BMP: Final = 2 * 1024 * 1024
+"""Pillow decodes run-length coding in Python, about 1 s for each MiB."""
+
 
 def read_image_file(data: bytes) -> ImageFile:
     """Recognises a file and strips it.
 
     Raises:
         ImageFormatError: If it is of no format that is taken.
-        ImageDecodeError: If the header of a WebP or GIF file is cut short or makes no sense.
+        ImageDecodeError: If the header of a WebP or GIF file is cut short or makes no sense, or a file consists of far
+            too many parts.
     """
     if data.startswith(b"\xff\xd8\xff"):
         return _read_jpeg(data)
@@ -63,9 +77,9 @@ def read_image_file(data: bytes) -> ImageFile:
     if data[:4] == b"RIFF" and data[8:12] == b"WEBP":
         return _read_webp(data)
     if data.startswith(b"BM"):
-        return ImageFile(ImageFormat.BMP, data)
+        return _read_bmp(data)
     if data.startswith((b"GIF87a", b"GIF89a")):
-        return ImageFile(ImageFormat.GIF, data, size=_gif_size(data))
+        return _read_gif(data)
     raise ImageFormatError("not a JPEG, PNG, WebP, BMP or GIF file")
 
 
@@ -74,7 +88,9 @@ def _read_jpeg(data: bytes) -> ImageFile:
     kept = [data[:2]]
     orientation = 1
     position = 2
-    while data[position : position + 1] == b"\xff" and position + 4 <= len(data):
+    for _ in _parts():
+        if data[position : position + 1] != b"\xff" or position + 4 > len(data):
+            break
         marker = data[position + 1]
         if marker == 0xFF:  # a fill byte
             position += 1
@@ -88,6 +104,8 @@ def _read_jpeg(data: bytes) -> ImageFile:
         if not (0xE1 <= marker <= 0xED or marker in (0xEF, 0xFE)):
             kept.append(segment)
         position = end
+    if data.count(b"\xff\xda", position) > _MAX_JPEG_SCANS:
+        raise ImageDecodeError("the JPEG file has far too many scans")
     kept.append(data[position:])
     return ImageFile(ImageFormat.JPEG, b"".join(kept), orientation=orientation)
 
@@ -97,7 +115,9 @@ def _read_png(data: bytes) -> ImageFile:
     kept = [_PNG_SIGNATURE]
     orientation = 1
     position = len(_PNG_SIGNATURE)
-    while position + 8 <= len(data):
+    for _ in _parts():
+        if position + 8 > len(data):
+            break
         length, name = struct.unpack_from(">I4s", data, position)
         end = position + 12 + length
         if end > len(data):
@@ -115,7 +135,9 @@ def _read_webp(data: bytes) -> ImageFile:
     size: tuple[int, int] | None = None
     orientation = 1
     position = 12
-    while position + 8 <= len(data):
+    for _ in _parts():
+        if position + 8 > len(data):
+            break
         name, length = struct.unpack_from("<4sI", data, position)
         body = data[position + 8 : position + 8 + min(length, 1 << 16)]
         if size is None:
@@ -141,22 +163,45 @@ def _webp_size(name: bytes, body: bytes) -> tuple[int, int] | None:
     raise ImageDecodeError("the WebP file has no image header")
 
 
-def _gif_size(data: bytes) -> tuple[int, int]:
-    """Width and height of a GIF's canvas and first frame together: a frame may reach beyond the canvas."""
+def _read_bmp(data: bytes) -> ImageFile:
+    run_length_coded = data[30:34] in (b"\1\0\0\0", b"\2\0\0\0")
+    if run_length_coded and len(data) > _MAX_RUN_LENGTH_BMP:
+        raise ImageTooLargeError(f"{len(data)} bytes of run-length coded BMP; at most {_MAX_RUN_LENGTH_BMP} are taken")
+    return ImageFile(ImageFormat.BMP, data)
+
+
+def _read_gif(data: bytes) -> ImageFile:
+    """Leaves out extensions before the first frame, but for what says which colour is transparent.
+
+    The size is that of canvas and first frame together: a frame may reach beyond the canvas.
+    """
     try:
         width, height, flags = struct.unpack_from("<HHB", data, 6)
-        position = 13 + (3 << (flags & 7) + 1 if flags & 0x80 else 0)
+        position = header = 13 + (3 << (flags & 7) + 1 if flags & 0x80 else 0)
+        control = b""
+        parts = _parts()
         while data[position] == 0x21:  # an extension: a label, then blocks up to an empty one
+            start = position
             position += 2
             while data[position]:
+                next(parts)
                 position += 1 + data[position]
             position += 1
+            if data[start + 1] == 0xF9:
+                control = data[start:position]
         if data[position] != 0x2C:
             raise ImageDecodeError("the GIF file has no frame")
         left, top, frame_width, frame_height = struct.unpack_from("<4H", data, position + 1)
     except (IndexError, struct.error):
         raise ImageDecodeError("the GIF file ends before its first frame") from None
-    return max(width, left + frame_width), max(height, top + frame_height)
+    size = (max(width, left + frame_width), max(height, top + frame_height))
+    return ImageFile(ImageFormat.GIF, data[:header] + control + data[position:], size=size)
+
+
+def _parts() -> Iterator[int]:
+    """Counts the parts of a file as they are looked at, up to where it becomes absurd."""
+    yield from range(_MAX_PARTS)
+    raise ImageDecodeError(f"the file consists of over {_MAX_PARTS} parts")
 
 
 def _exif_orientation(exif: bytes) -> int:

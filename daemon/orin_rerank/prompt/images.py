@@ -142,4 +142,4 @@ def _grey_to_rgb(image: Image.Image) -> Image.Image:
     eight = np.clip((grey + 128) // 257, 0, 255).astype(np.uint8)
     if isinstance(key, int):
         eight[grey == key] = 255
-    return Image.fromarray(eight, mode="L").convert("RGB")
+    return Image.fromarray(eight).convert("RGB")
