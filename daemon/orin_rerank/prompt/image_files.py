@@ -56,10 +56,10 @@ _MAX_PARTS: Final = 100_000
 """Most segments, chunks or blocks of a file that are looked at; photographs of 30 MB have a few thousand."""
 
 _MAX_JPEG_SCANS: Final = 100
-"""A progressive JPEG has about ten. Each costs a pass over all pixels, and can be 100 bytes long."""
+"""A progressive JPEG has about ten. Each costs a pass over all pixels (28 ms for 49 million), and can be 75 bytes."""
 
 _MAX_RUN_LENGTH_BMP: Final = 2 * 1024 * 1024
-"""Pillow decodes run-length coding in Python, about 1 s for each MiB."""
+"""Pillow decodes run-length coding in Python, 0.25 s for each MiB in which no other thread runs."""
 
 
 def read_image_file(data: bytes) -> ImageFile:

@@ -29,7 +29,8 @@ class ImageSettings:
 
     Attributes:
         max_bytes: Largest file.
-        max_pixels: Largest decoded area; 50 million pixels take 200 MB while they are decoded.
+        max_pixels: Largest decoded area. 50 million pixels take 200 MB while they are decoded, and twice as much where
+            something is transparent.
         upright: Whether pictures are turned as their EXIF orientation says. A phone stores a portrait as a landscape
             that says "turn me", and who sent it saw it upright. The reference does not turn; off equals it.
     """
@@ -128,8 +129,8 @@ def _to_rgb(image: Image.Image) -> Image.Image:
     if image.mode.startswith("I"):
         return _grey_to_rgb(image)
     if not transparent:
-        return image.convert("RGB")
-    rgba = image.convert("RGBA")
+        return image if image.mode == "RGB" else image.convert("RGB")  # convert would copy
+    rgba = image if image.mode == "RGBA" else image.convert("RGBA")
     white = Image.new("RGB", rgba.size, (255, 255, 255))
     white.paste(rgba, mask=rgba.getchannel("A"))
     return white
