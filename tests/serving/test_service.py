@@ -383,7 +383,7 @@ async def test_the_journal_never_holds_contents(running, caplog):
 
 
 async def test_clients_that_ping_often_are_not_thrown_out(running, tmp_path):
-    """A client pings once a second: by gRPC's default of five minutes the fourth ping throws it out, by ours it does not."""
+    """A client pings once a second. The fourth ping ends it by gRPC's default of five minutes, by ours it does not."""
     options = [("grpc.keepalive_time_ms", 1000), ("grpc.keepalive_permit_without_calls", 1)]
     options.append(("grpc.http2.max_pings_without_data", 0))
     patient, strict = (tmp_path / name for name in ("patient.sock", "strict.sock"))

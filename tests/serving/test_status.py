@@ -65,5 +65,12 @@ def test_overload_says_when_to_try_again(seconds, milliseconds):
     assert info.retry_delay.ToMilliseconds() == milliseconds
 
 
+def test_every_overload_has_a_retry_hint():
+    rich = _details(to_status(errors.PoolExhaustedError("no buffer")))
+    info = error_details_pb2.RetryInfo()
+    assert rich.details[1].Unpack(info)
+    assert info.retry_delay.ToMilliseconds() == 1000
+
+
 def test_other_errors_give_no_retry_hint():
     assert len(_details(to_status(errors.UnavailableError("x"))).details) == 1

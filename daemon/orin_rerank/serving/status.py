@@ -19,6 +19,9 @@ __all__ = ["ERROR_DOMAIN", "code_of", "internal_error", "to_status"]
 ERROR_DOMAIN: Final = "orin-rerank"
 """The `domain` of every google.rpc.ErrorInfo that this daemon sends."""
 
+_RETRY_S: Final = 1.0
+"""Sent with an overload that knows no better."""
+
 _CODES: Final = {
     ErrorKind.INVALID: grpc.StatusCode.INVALID_ARGUMENT,
     ErrorKind.NOT_FOUND: grpc.StatusCode.NOT_FOUND,
@@ -57,9 +60,10 @@ def to_status(error: OrinRerankError) -> grpc.Status:
             metadata={"item": error.item} if error.item else {},
         )
     ]
-    if isinstance(error, OverloadedError):
+    if error.kind is ErrorKind.OVERLOADED:
+        seconds = error.retry_after_s if isinstance(error, OverloadedError) else _RETRY_S
         delay = duration_pb2.Duration()
-        delay.FromMilliseconds(max(1, round(error.retry_after_s * 1000)))
+        delay.FromMilliseconds(max(1, round(seconds * 1000)))
         details.append(error_details_pb2.RetryInfo(retry_delay=delay))
     packed = []
     for detail in details:
