@@ -201,6 +201,28 @@ async def _health(socket_path):
         return answers
 
 
+async def test_a_balancer_that_watches_the_health_sees_every_change(running, model, socket_path):
+    go_on = threading.Event()
+
+    def load(_):
+        assert go_on.wait(30)
+        return model
+
+    async with (
+        running(load, wait=False) as (daemon, _),
+        grpc.aio.insecure_channel(f"unix:{socket_path}") as channel,
+    ):
+        watch = health_pb2_grpc.HealthStub(channel).Watch(health_pb2.HealthCheckRequest(service=SERVICE_NAME))
+        seen = [(await watch.read()).status]
+        go_on.set()
+        seen.append((await watch.read()).status)
+        stopping = asyncio.ensure_future(daemon.stop())
+        seen.append((await watch.read()).status)
+        await stopping
+    names = [health_pb2.HealthCheckResponse.ServingStatus.Name(status) for status in seen]
+    assert names == ["NOT_SERVING", "SERVING", "NOT_SERVING"]
+
+
 async def test_a_model_that_cannot_be_loaded_fails_the_daemon(running):
     def load(report):
         report("checking the bundle")
