@@ -169,3 +169,6 @@ class FakeModel:
     runner: FakeRunner = field(default_factory=FakeRunner)
     budget: TokenBudget = field(default_factory=lambda: TokenBudget.fixed(256))
     info: EngineInfo = field(default_factory=lambda: EngineInfo("fake-cpu", "fp32", 8192, 64))
+
+    def close(self) -> None:
+        self.runner.close()

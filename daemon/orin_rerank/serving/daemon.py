@@ -185,7 +185,7 @@ class Daemon:
                     asyncio.run_coroutine_threadsafe(self._serve(model, scheduler, started), self._loop)
                     scheduler.serve()
             finally:
-                model.runner.close()
+                model.close()
         except Exception as error:  # noqa: BLE001  # whatever ends this thread ends the daemon, and says why
             if not self._stopping.is_set():
                 self._loop.call_soon_threadsafe(self._fail, error)

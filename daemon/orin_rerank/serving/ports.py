@@ -40,9 +40,6 @@ class PackRunner(Protocol):
             EngineError: If the engine failed or gave a margin that is not finite.
         """
 
-    def close(self) -> None:
-        """Frees the engine."""
-
 
 class ServedModel(Protocol):
     """A model that is ready to score."""
@@ -74,3 +71,6 @@ class ServedModel(Protocol):
     @property
     def info(self) -> EngineInfo:
         """What its engine is."""
+
+    def close(self) -> None:
+        """Frees what it holds; called once no pack runs."""
