@@ -6,6 +6,7 @@ import re
 import subprocess
 import sys
 from pathlib import Path
+from typing import ClassVar
 
 from setuptools import Command, find_packages, setup
 from setuptools.command.build import build
@@ -21,7 +22,7 @@ class BuildProto(Command):
     """Generates messages, service stubs and their type stubs under daemon/orin_rerank/v1/."""
 
     description = "generate Python code from proto/"
-    user_options: list[tuple[str, str | None, str]] = []
+    user_options: ClassVar[list[tuple[str, str | None, str]]] = []
 
     def initialize_options(self) -> None:
         """Has no options."""
@@ -114,15 +115,22 @@ setup(
             "pytest>=8.3",
             "pytest-asyncio>=0.24",
             "ruff>=0.14",
+            "transformers>=4.57",
             "types-grpcio>=1.0",
             "types-grpcio-health-checking>=1.0",
             "types-grpcio-reflection>=1.0",
             "types-grpcio-status>=1.0",
             "types-protobuf>=6",
+            "types-setuptools>=77",
         ],
         # The reference implementations, to compare with; never at run time.
         "oracle": ["qwen-vl-utils>=0.0.14", "torch>=2.9", "transformers>=4.57"],
     },
     entry_points={"console_scripts": ["orin-rerank = orin_rerank.cli.main:main"]},
-    cmdclass={"build_proto": BuildProto, "build_py": BuildPyWithProto, "editable_wheel": EditableWithProto, "build": build},
+    cmdclass={
+        "build_proto": BuildProto,
+        "build_py": BuildPyWithProto,
+        "editable_wheel": EditableWithProto,
+        "build": build,
+    },
 )

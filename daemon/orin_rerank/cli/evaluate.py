@@ -95,7 +95,7 @@ def evaluate(
         out.print(report_table(report))
         out.print(
             f"{report.total.documents} documents in {report.seconds:.1f} s: "
-            f"{report.documents_per_second:.0f} documents/s; {model.name}, {model.info.engine}, {model.info.precision}",
+            f"{report.documents_per_second:.0f} documents/s; {model.name}, {model.info.name}, {model.info.precision}",
             style="dim",
         )
     return ExitCode.OK

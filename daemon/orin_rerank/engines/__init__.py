@@ -1,0 +1,1 @@
+"""Engines behind one port, their buffers, and model bundles on disk."""

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
-    from orin_rerank.packing.arrays import PackArrays
+    from collections.abc import Sequence
+    from contextlib import AbstractContextManager
+
+    from orin_rerank.packing.arrays import PackArrays, PackLayout
     from orin_rerank.prompt.encoded import EncodedImage, Float32Array
 
 __all__ = ["Engine", "EngineInfo"]
@@ -22,34 +24,46 @@ class EngineInfo:
         precision: Such as `fp32` or `int8`.
         max_tokens: Longest packed sequence that its buffers hold.
         max_documents: Most documents in one pack.
+        slots: How many packs may be in flight at a time, each from a thread of its own.
     """
 
     name: str
     precision: str
     max_tokens: int
     max_documents: int
+    slots: int = 1
 
 
 class Engine(Protocol):
-    """Runs a model's two graphs. Belongs to one thread from its construction to `close`."""
+    """Runs a model's two graphs. Safe to call from `info.slots` threads at a time."""
 
     @property
     def info(self) -> EngineInfo:
         """What this engine is."""
 
+    def holds(self, layout: PackLayout) -> bool:
+        """Whether the engine's buffers are large enough for a pack laid out so."""
+
+    def arrays(self, layout: PackLayout) -> AbstractContextManager[PackArrays]:
+        """Lends buffers of the pool, cut to a layout; they go back at the end of the context.
+
+        Raises:
+            PoolExhaustedError: If none became free in time.
+        """
+
+    def run(self, arrays: PackArrays) -> None:
+        """Runs the decoder over a packed sequence, writing `arrays.margin` and `arrays.kept`.
+
+        Raises:
+            EngineError: If the run fails.
+        """
+
     def encode_images(self, images: Sequence[EncodedImage]) -> list[Float32Array]:
         """Runs the vision encoder on images of one common grid.
 
         Returns:
-            For each image float32 `[1 + taps, tokens, hidden]`: the features that replace its token embeddings, then
-            those that are added after each of the first decoder layers.
-        """
-
-    def margins(self, arrays: PackArrays) -> Float32Array:
-        """Runs the decoder over a packed sequence.
-
-        Returns:
-            float32 `[N]`: logit(yes) - logit(no) of every document, a copy that the caller owns.
+            For each image float32 `[1 + taps, tokens, hidden]`, a copy: the features that replace its token
+            embeddings, then those that are added after each of the first decoder layers.
 
         Raises:
             EngineError: If the run fails.

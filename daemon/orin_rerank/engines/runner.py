@@ -2,11 +2,26 @@
 
 from __future__ import annotations
 
+import threading
+from concurrent.futures import Future
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-from orin_rerank.prompt.encoded import Float32Array
+import numpy as np
 
-__all__ = ["PackResult"]
+from orin_rerank.engines.lru import ArrayCache
+from orin_rerank.errors import EngineError, NonFiniteScoreError
+from orin_rerank.packing.arrays import KeyValues, PackLayout
+from orin_rerank.packing.pack import Pack, PackBuilder
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from orin_rerank.engines.port import Engine, EngineInfo
+    from orin_rerank.packing.rotary import RotaryTable
+    from orin_rerank.prompt.encoded import EncodedImage, EncodedSegment, Float32Array
+
+__all__ = ["PackResult", "Runner"]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -16,9 +31,156 @@ class PackResult:
     Attributes:
         margins: float32 `[N]`, in the order of the pack's tags; all finite.
         encoded_images: Digests of the images for which the vision encoder ran.
-        cached_images: Digests of the images whose features were cached.
+        cached_images: Digests of the images whose features were known.
+        tokens: Tokens that the decoder computed.
     """
 
     margins: Float32Array
     encoded_images: frozenset[bytes]
     cached_images: frozenset[bytes]
+    tokens: int
+
+
+class Runner:
+    """Runs packs on an engine; safe to call from `info.slots` threads at a time.
+
+    Args:
+        engine: The engine, which the runner closes.
+        rotary: The model's rotary tables.
+        feature_bytes: Memory for image features that may be needed again.
+        prefix_bytes: Memory for keys and values of prefixes that may be needed again.
+        vision_patches: Most patches to encode in one run, unless a single image has more.
+    """
+
+    def __init__(
+        self, engine: Engine, rotary: RotaryTable, *, feature_bytes: int, prefix_bytes: int, vision_patches: int
+    ) -> None:
+        self._engine = engine
+        self._rotary = rotary
+        self._vision_patches = vision_patches
+        self._features: ArrayCache[Float32Array] = ArrayCache(feature_bytes)
+        self._prefixes: ArrayCache[KeyValues] = ArrayCache(prefix_bytes)
+        self._encoding: dict[bytes, Future[Float32Array]] = {}
+        self._encoding_lock = threading.Lock()
+
+    @property
+    def info(self) -> EngineInfo:
+        """What the engine is."""
+        return self._engine.info
+
+    def knows(self, prefix: EncodedSegment) -> bool:
+        """Whether the keys and values of a prefix are at hand, so that it costs a pack no tokens."""
+        return prefix.digest in self._prefixes
+
+    def run(self, pack: Pack) -> PackResult:
+        """Scores a pack.
+
+        Raises:
+            NonFiniteScoreError: If a margin is NaN or infinite.
+            EngineError: If the engine fails.
+            PoolExhaustedError: If no buffer became free in time.
+        """
+        known = {}
+        for group in pack.groups:
+            found = self._prefixes.get(group.prefix.digest)
+            if found is not None:
+                known[group.prefix.digest] = found
+        layout = PackLayout(pack, known)
+        if not self._engine.holds(layout):
+            return self._run_in_parts(pack)
+        images = {image.digest: image for segment in pack.segments() for image in segment.images}
+        needed = [images[digest] for digest in sorted(layout.image_digests)]
+        features, encoded = self._image_features(needed)
+        with self._engine.arrays(layout) as arrays:
+            layout.fill(arrays, self._rotary, features)
+            self._engine.run(arrays)
+            margins = arrays.margin.copy()
+            _check_finite(margins, "the engine gave a margin that is not a finite number")
+            for digest, key_values in layout.computed(arrays).items():
+                self._prefixes.put(digest, key_values)
+        return PackResult(margins, encoded, frozenset(images) - encoded, layout.tokens)
+
+    def close(self) -> None:
+        """Frees the engine."""
+        self._engine.close()
+
+    def _run_in_parts(self, pack: Pack) -> PackResult:
+        """A pack was planned around a prefix that has been forgotten since, and now is too long: halve it."""
+        if pack.documents == 1:
+            raise EngineError(f"a document of {pack.tokens} tokens does not fit the engine's buffers")
+        results = [self.run(part) for part in _halves(pack)]
+        return PackResult(
+            np.concatenate([result.margins for result in results]),
+            frozenset().union(*(result.encoded_images for result in results)),
+            frozenset().union(*(result.cached_images for result in results)),
+            sum(result.tokens for result in results),
+        )
+
+    def _image_features(self, images: Iterable[EncodedImage]) -> tuple[dict[bytes, Float32Array], frozenset[bytes]]:
+        """Finds or computes the features of every image; an image that another thread is encoding is waited for."""
+        features: dict[bytes, Float32Array] = {}
+        waiting: dict[bytes, Future[Float32Array]] = {}
+        mine: dict[bytes, tuple[EncodedImage, Future[Float32Array]]] = {}
+        for image in images:
+            with self._encoding_lock:
+                cached = self._features.get(image.digest)
+                if cached is not None:
+                    features[image.digest] = cached
+                elif image.digest in self._encoding:
+                    waiting[image.digest] = self._encoding[image.digest]
+                else:
+                    future: Future[Float32Array] = Future()
+                    self._encoding[image.digest] = future
+                    mine[image.digest] = (image, future)
+        # Own work is finished before another's is waited for, so two threads cannot wait for each other.
+        self._encode(mine)
+        for digest, (_, future) in mine.items():
+            features[digest] = future.result()
+        for digest, future in waiting.items():
+            features[digest] = future.result()
+        return features, frozenset(mine)
+
+    def _encode(self, claimed: dict[bytes, tuple[EncodedImage, Future[Float32Array]]]) -> None:
+        try:
+            for batch in _by_grid([image for image, _ in claimed.values()], self._vision_patches):
+                for image, array in zip(batch, self._engine.encode_images(batch), strict=True):
+                    _check_finite(array, "the vision encoder gave a feature that is not a finite number")
+                    with self._encoding_lock:
+                        self._features.put(image.digest, array)
+                        del self._encoding[image.digest]
+                    claimed[image.digest][1].set_result(array)
+        except BaseException as error:
+            for digest, (_, future) in claimed.items():
+                if not future.done():
+                    with self._encoding_lock:
+                        self._encoding.pop(digest, None)
+                    future.set_exception(error)
+            raise
+
+
+def _check_finite(values: Float32Array, message: str) -> None:
+    if not np.isfinite(values).all():
+        raise NonFiniteScoreError(message)
+
+
+def _by_grid(images: Iterable[EncodedImage], max_patches: int) -> list[list[EncodedImage]]:
+    """Batches of images of one grid that have at most `max_patches` patches, or one image."""
+    by_grid: dict[tuple[int, int], list[EncodedImage]] = {}
+    for image in images:
+        by_grid.setdefault(image.grid, []).append(image)
+    batches = []
+    for (down, across), same in by_grid.items():
+        size = max(1, max_patches // (down * across))
+        batches += [same[i : i + size] for i in range(0, len(same), size)]
+    return batches
+
+
+def _halves(pack: Pack) -> list[Pack]:
+    half = pack.documents // 2
+    parts = [PackBuilder(half), PackBuilder(pack.documents - half)]
+    number = 0
+    for group in pack.groups:
+        for document in group.documents:
+            parts[number >= half].add(group.prefix, document, pack.tags[number])
+            number += 1
+    return [part.build() for part in parts]

@@ -1,0 +1,1 @@
+"""The ONNX graphs, written straight from a checkpoint."""

@@ -1,0 +1,1 @@
+"""How a model comes to serve: export, loading, self-test."""

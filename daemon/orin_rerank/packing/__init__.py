@@ -1,0 +1,1 @@
+"""Encoded documents to packed sequences."""

@@ -1,19 +1,23 @@
 """How many tokens to put into one pack, from times measured on this machine.
 
-Larger is not always faster: every document attends to the whole pack under a mask, so attention grows with the square
-of its length, and what no longer fits a cache is slower. But each pack computes its prefix again, so a long prefix
-asks for longer packs. With `t(S)` the measured time of a pack of S tokens and a prefix of p tokens, a pack does
-`S - p` tokens of useful work, and the best S is where `t(S) / (S - p)` is smallest.
+Larger is not always faster: every token attends to the whole pack under a mask, so attention grows with the square of
+its length, and what no longer fits a cache is slower. Smaller packs also start and end sooner, which is latency. So
+the budget is the shortest measured length whose throughput is within a few per cent of the best.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
 
 from orin_rerank.errors import InternalError
 
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
 __all__ = ["TokenBudget"]
+
+_TOLERANCE: Final = 0.03
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,12 +47,16 @@ class TokenBudget:
         ordered = sorted(samples)
         return cls(tuple(t for t, _ in ordered), tuple(s for _, s in ordered))
 
-    def for_prefix(self, prefix_tokens: int) -> int:
-        """The pack length that gives the most document tokens per second behind such a prefix.
+    @property
+    def best(self) -> int:
+        """The shortest length whose tokens per second are within 3 % of the best."""
+        fastest = max(t / s for t, s in zip(self.tokens, self.seconds, strict=True))
+        return next(t for t, s in zip(self.tokens, self.seconds, strict=True) if t / s >= fastest * (1 - _TOLERANCE))
 
-        A prefix that leaves no room on the ladder gets twice its own length: still one prefix to one part of work.
+    def for_prefix(self, prefix_tokens: int) -> int:
+        """The budget of a pack that must compute a prefix of this length: at least half of it is left for documents.
+
+        Args:
+            prefix_tokens: Tokens of the prefix; 0 where it is known already.
         """
-        usable = [(t, s) for t, s in zip(self.tokens, self.seconds, strict=True) if t > prefix_tokens]
-        if not usable:
-            return 2 * prefix_tokens
-        return min(usable, key=lambda sample: sample[1] / (sample[0] - prefix_tokens))[0]
+        return max(self.best, prefix_tokens + self.best // 2)

@@ -1,19 +1,20 @@
 """Which documents share one run of the engine: the packed sequence before it becomes arrays.
 
 A pack is laid out as `prefix A | doc A1 | doc A2 | prefix B | doc B1 | ...`. A prefix that several of its documents
-share stands in it once.
+share stands in it once, and not at all where the engine still knows its keys and values from an earlier pack.
 """
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from orin_rerank.prompt.encoded import EncodedSegment
+    from collections.abc import Callable, Hashable, Iterator
 
-__all__ = ["Pack", "PackBuilder", "PackGroup"]
+    from orin_rerank.prompt.encoded import EncodedRequest, EncodedSegment
+
+__all__ = ["Pack", "PackBuilder", "PackGroup", "plan_packs"]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -36,7 +37,7 @@ class Pack:
     Attributes:
         groups: Prefixes with their documents.
         tags: One per document, in the order in which the margins come back.
-        tokens: Length of the packed sequence, S.
+        tokens: Length of the packed sequence as planned; longer if a prefix turns out not to be known any more.
     """
 
     groups: tuple[PackGroup, ...]
@@ -55,36 +56,41 @@ class Pack:
             yield from group.documents
 
 
+def _never(_: EncodedSegment) -> bool:
+    return False
+
+
 @dataclass(slots=True)
 class PackBuilder:
     """Collects documents until the pack is full.
 
     Args:
         max_documents: Most documents in one pack.
+        known: Whether a prefix need not be computed again.
     """
 
     max_documents: int
-    _groups: dict[int, tuple[EncodedSegment, list[EncodedSegment], list[Hashable]]] = field(default_factory=dict)
+    known: Callable[[EncodedSegment], bool] = _never
+    _groups: dict[bytes, tuple[EncodedSegment, list[EncodedSegment], list[Hashable]]] = field(default_factory=dict)
     tokens: int = 0
     documents: int = 0
 
     def added_tokens(self, prefix: EncodedSegment, document: EncodedSegment) -> int:
-        """How much longer the pack would become; a prefix that is in it already costs nothing."""
-        return len(document) + (0 if id(prefix) in self._groups else len(prefix))
+        """How much longer the pack would become; a prefix that is in it already, or is known, costs nothing."""
+        free = prefix.digest in self._groups or self.known(prefix)
+        return len(document) + (0 if free else len(prefix))
 
     def fits(self, prefix: EncodedSegment, document: EncodedSegment, budget: int) -> bool:
         """Whether the document fits into `budget` tokens; into an empty pack every document does."""
         if self.documents == 0:
             return True
-        return (
-            self.documents < self.max_documents and self.tokens + self.added_tokens(prefix, document) <= budget
-        )
+        return self.documents < self.max_documents and self.tokens + self.added_tokens(prefix, document) <= budget
 
     def add(self, prefix: EncodedSegment, document: EncodedSegment, tag: Hashable) -> None:
-        """Adds a document; the same prefix object groups documents together."""
+        """Adds a document behind its prefix; equal prefixes share one place."""
         self.tokens += self.added_tokens(prefix, document)
         self.documents += 1
-        _, documents, tags = self._groups.setdefault(id(prefix), (prefix, [], []))
+        _, documents, tags = self._groups.setdefault(prefix.digest, (prefix, [], []))
         documents.append(document)
         tags.append(tag)
 
@@ -95,3 +101,26 @@ class PackBuilder:
             tags=tuple(tag for _, _, tags in self._groups.values() for tag in tags),
             tokens=self.tokens,
         )
+
+
+def plan_packs(
+    request: EncodedRequest, budget: int, max_documents: int, known: Callable[[EncodedSegment], bool] = _never
+) -> list[Pack]:
+    """Cuts one request into packs, in document order; tags are the documents' indices.
+
+    Args:
+        request: What to cut.
+        budget: Tokens in a pack.
+        max_documents: Most documents in a pack.
+        known: Whether a prefix need not be computed again; after the first pack this request's need not.
+    """
+    packs: list[Pack] = []
+    builder = PackBuilder(max_documents, known)
+    for index, document in enumerate(request.documents):
+        if not builder.fits(request.prefix, document, budget):
+            packs.append(builder.build())
+            builder = PackBuilder(max_documents, lambda _: True)
+        builder.add(request.prefix, document, index)
+    if builder.documents:
+        packs.append(builder.build())
+    return packs

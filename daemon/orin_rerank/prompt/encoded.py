@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -45,6 +46,7 @@ class EncodedSegment:
         images: The images of this segment, in order.
         content_tokens: Tokens of the caller's own content that were kept.
         truncated_tokens: Tokens of the caller's own content that were cut.
+        digest: SHA-256 over ids, first position and images: equal for segments that the model computes alike.
     """
 
     ids: Int32Array
@@ -53,6 +55,14 @@ class EncodedSegment:
     images: tuple[EncodedImage, ...]
     content_tokens: int
     truncated_tokens: int
+    digest: bytes = field(init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        digest = hashlib.sha256(self.ids.tobytes())
+        digest.update(self.positions[:, :1].tobytes())
+        for image in self.images:
+            digest.update(image.digest)
+        object.__setattr__(self, "digest", digest.digest())
 
     def __len__(self) -> int:
         return int(self.ids.shape[0])

@@ -1,0 +1,230 @@
+"""A model bundle on disk: everything that serving one model needs, and a manifest that says so.
+
+::
+
+    manifest.json            what is here, with the SHA-256 of every file; written last
+    model.safetensors        the weights, which both graphs point into
+    config.json              as the checkpoint had it
+    tokenizer.json
+    text.<dialect>.<precision>.onnx, vision.<dialect>.<precision>.onnx
+    golden/pairs.jsonl       pairs with the margins that the reference implementation gives, and their pictures
+
+The format is versioned: a reader refuses a `format` that it does not know.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+import os
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+from typing import TYPE_CHECKING, Any, Final
+
+from orin_rerank.errors import BundleError
+from orin_rerank.graph.architecture import Architecture, TextArchitecture, VisionArchitecture
+from orin_rerank.graph.builder import Dialect, Precision
+from orin_rerank.prompt.profile import ImageProfile, PromptFamily, PromptProfile
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+__all__ = ["FORMAT", "GOLDEN_FILE", "MANIFEST_FILE", "TOKENIZER_FILE", "Bundle", "FileEntry", "GraphEntry", "Manifest"]
+
+FORMAT: Final = 1
+MANIFEST_FILE: Final = "manifest.json"
+TOKENIZER_FILE: Final = "tokenizer.json"
+GOLDEN_FILE: Final = "golden/pairs.jsonl"
+
+
+@dataclass(frozen=True, slots=True)
+class FileEntry:
+    """A file of a bundle."""
+
+    sha256: str
+    bytes: int
+    licence: str
+
+
+@dataclass(frozen=True, slots=True)
+class GraphEntry:
+    """A pair of graphs over the bundle's weights; `vision` is None for a text-only model."""
+
+    dialect: Dialect
+    precision: Precision
+    text: str
+    vision: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Manifest:
+    """What a bundle holds.
+
+    Attributes:
+        name: The model's, by which requests may ask for it.
+        prompt: What the prompt path must know.
+        architecture: The model's dimensions.
+        graphs: The graphs to choose from.
+        files: Every file but the manifest, by its path inside the bundle.
+    """
+
+    name: str
+    prompt: PromptProfile
+    architecture: Architecture
+    graphs: tuple[GraphEntry, ...]
+    files: Mapping[str, FileEntry]
+
+    def to_json(self) -> str:
+        """The manifest's text, the same for the same bundle."""
+        value = {
+            "format": FORMAT,
+            "name": self.name,
+            "prompt": {**dataclasses.asdict(self.prompt), "family": self.prompt.family.value},
+            "architecture": dataclasses.asdict(self.architecture),
+            "graphs": [
+                {**dataclasses.asdict(g), "dialect": g.dialect.value, "precision": g.precision.value}
+                for g in self.graphs
+            ],
+            "files": {path: dataclasses.asdict(entry) for path, entry in sorted(self.files.items())},
+        }
+        return json.dumps(value, indent=2, ensure_ascii=False) + "\n"
+
+    @classmethod
+    def from_json(cls, text: str) -> Manifest:
+        """Reads a manifest's text.
+
+        Raises:
+            BundleError: If it is malformed or of another format.
+        """
+        try:
+            value = json.loads(text)
+            if value["format"] != FORMAT:
+                raise BundleError(f"is of format {value['format']!r}; this version reads {FORMAT}", item=MANIFEST_FILE)
+            return cls(
+                name=str(value["name"]),
+                prompt=_prompt(value["prompt"]),
+                architecture=_architecture(value["architecture"]),
+                graphs=tuple(
+                    GraphEntry(Dialect(g["dialect"]), Precision(g["precision"]), g["text"], g["vision"])
+                    for g in value["graphs"]
+                ),
+                files={_inside(path): FileEntry(**entry) for path, entry in value["files"].items()},
+            )
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
+            raise BundleError(f"is malformed: {type(error).__name__}: {error}", item=MANIFEST_FILE) from error
+
+
+@dataclass(frozen=True, slots=True)
+class Bundle:
+    """A bundle whose manifest has been read.
+
+    Attributes:
+        folder: Where it lies.
+        manifest: What it says.
+        digest: SHA-256 of the manifest, in hexadecimal: the bundle's identity.
+    """
+
+    folder: Path
+    manifest: Manifest
+    digest: str
+
+    @classmethod
+    def open(cls, folder: Path) -> Bundle:
+        """Reads a bundle's manifest; `verify` checks the files.
+
+        Raises:
+            BundleError: If there is none, or it is malformed.
+        """
+        path = folder / MANIFEST_FILE
+        try:
+            text = path.read_bytes()
+        except OSError as error:
+            raise BundleError(f"cannot be read: {error.strerror}", item=str(path)) from error
+        return cls(folder, Manifest.from_json(text.decode("utf-8", "replace")), hashlib.sha256(text).hexdigest())
+
+    def verify(self, report: Callable[[str], None] = lambda _: None) -> None:
+        """Compares every file with the manifest.
+
+        Args:
+            report: Told which file is being read.
+
+        Raises:
+            BundleError: If a file is missing or altered; the item names it.
+        """
+        for name, entry in self.manifest.files.items():
+            report(f"verifying {name}")
+            path = self.folder / name
+            try:
+                size = path.stat().st_size
+                digest = hash_file(path)
+            except OSError as error:
+                raise BundleError(f"cannot be read: {error.strerror}", item=str(path)) from error
+            if size != entry.bytes:
+                raise BundleError(f"has {size} bytes, not {entry.bytes}", item=str(path))
+            if digest != entry.sha256:
+                raise BundleError("does not have the contents that the manifest names", item=str(path))
+
+    def graph(self, dialect: Dialect, precision: Precision) -> GraphEntry:
+        """Finds a pair of graphs.
+
+        Raises:
+            BundleError: If the bundle has none such.
+        """
+        for graph in self.manifest.graphs:
+            if (graph.dialect, graph.precision) == (dialect, precision):
+                return graph
+        raise BundleError(f"has no {dialect.value} graph in {precision.value}", item=str(self.folder))
+
+
+def write_manifest(folder: Path, manifest: Manifest) -> None:
+    """Writes the manifest of a bundle that is complete otherwise; it appears whole or not at all."""
+    part = folder / f".{MANIFEST_FILE}.part"
+    with part.open("w", encoding="utf-8") as out:
+        out.write(manifest.to_json())
+        out.flush()
+        os.fsync(out.fileno())
+    part.replace(folder / MANIFEST_FILE)
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def hash_file(path: Path) -> str:
+    """SHA-256 of a file, in hexadecimal, read in pieces."""
+    digest = hashlib.sha256()
+    with path.open("rb") as file:
+        while block := file.read(1 << 20):
+            digest.update(block)
+    return digest.hexdigest()
+
+
+def _inside(path: str) -> str:
+    """Refuses a path that leads out of the bundle."""
+    pure = PurePosixPath(path)
+    if pure.is_absolute() or ".." in pure.parts or not pure.parts:
+        raise BundleError("leads out of the bundle", item=f"{MANIFEST_FILE}: files: {path}")
+    return path
+
+
+def _prompt(value: dict[str, Any]) -> PromptProfile:
+    image = value["image"]
+    return PromptProfile(
+        family=PromptFamily(value["family"]),
+        max_tokens=int(value["max_tokens"]),
+        default_instruction=str(value["default_instruction"]),
+        image=None if image is None else ImageProfile(**image),
+    )
+
+
+def _architecture(value: dict[str, Any]) -> Architecture:
+    text, vision = value["text"], value["vision"]
+    section = text["mrope_section"]
+    return Architecture(
+        TextArchitecture(**{**text, "mrope_section": None if section is None else tuple(section)}),
+        None
+        if vision is None
+        else VisionArchitecture(**{**vision, "deepstack_layers": tuple(vision["deepstack_layers"])}),
+    )

@@ -1,0 +1,156 @@
+"""The ONNX Runtime engine, on the processor.
+
+Packs run side by side, one to a core, rather than one after the other on all cores: a pack is a long chain of small
+operators, and each would have to be shared out, waited for and joined again. Measurements are in docs/benchmarks.md.
+"""
+
+from __future__ import annotations
+
+import threading
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+import numpy.typing as npt
+import onnxruntime as ort
+
+from orin_rerank.engines.pool import BufferPool, PackCapacity, PoolCounters, aligned_memory
+from orin_rerank.engines.port import EngineInfo
+from orin_rerank.errors import BundleError, EngineError, InternalError
+from orin_rerank.prompt.patches import write_patches
+from orin_rerank.prompt.vision import VisionGeometry
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from contextlib import AbstractContextManager
+    from pathlib import Path
+
+    from orin_rerank.packing.arrays import PackArrays, PackLayout
+    from orin_rerank.prompt.encoded import EncodedImage, Float32Array
+    from orin_rerank.prompt.profile import ImageProfile
+
+__all__ = ["OnnxRuntimeEngine"]
+
+_TEXT_VALUES: Final = ("ids", "cos", "sin", "prefix_id", "document_id", "last", "known", "known_id", "keep")
+_VISUAL_VALUES: Final = ("visual_index", "visual")
+
+
+class OnnxRuntimeEngine:
+    """Runs a bundle's graphs on the CPU execution provider.
+
+    Args:
+        text: The decoder graph.
+        vision: The vision encoder graph, or None for a text-only model.
+        image: How the model takes images; goes with `vision`.
+        capacity: Of each buffer.
+        threads: Packs in flight at a time, each computed by one thread.
+        precision: What the graphs compute in, for `info`.
+        pool_timeout_s: How long a pack waits for a buffer.
+
+    Raises:
+        BundleError: If ONNX Runtime does not take a graph.
+    """
+
+    def __init__(
+        self,
+        text: Path,
+        vision: Path | None,
+        image: ImageProfile | None,
+        capacity: PackCapacity,
+        *,
+        threads: int,
+        precision: str,
+        pool_timeout_s: float,
+    ) -> None:
+        self._text = _session(text)
+        self._vision = _session(vision) if vision is not None else None
+        self._image = image
+        self._pool = BufferPool(capacity, threads, pool_timeout_s)
+        self._info = EngineInfo("onnxruntime-cpu", precision, capacity.tokens, capacity.documents, threads)
+        self._outputs = capacity.taps + 1, capacity.hidden
+        self._local = threading.local()
+
+    @property
+    def info(self) -> EngineInfo:
+        """What this engine is."""
+        return self._info
+
+    @property
+    def pool(self) -> PoolCounters:
+        """State of its buffers."""
+        return self._pool.counters
+
+    def holds(self, layout: PackLayout) -> bool:
+        """Whether the buffers are large enough for a pack laid out so."""
+        return self._pool.capacity.holds(layout)
+
+    def arrays(self, layout: PackLayout) -> AbstractContextManager[PackArrays]:
+        """Lends buffers, cut to a layout; they go back at the end of the context."""
+        return self._pool.lend(layout)
+
+    def run(self, arrays: PackArrays) -> None:
+        """Runs the decoder over a packed sequence, writing `arrays.margin` and `arrays.kept`."""
+        inputs = {name: getattr(arrays, name) for name in _TEXT_VALUES}
+        if self._vision is not None:
+            inputs.update({name: getattr(arrays, name) for name in _VISUAL_VALUES})
+            inputs.update({f"deepstack_{tap}": values for tap, values in enumerate(arrays.deepstack)})
+        _run(self._text, inputs, {"margin": arrays.margin, "kept": arrays.kept})
+
+    def encode_images(self, images: Sequence[EncodedImage]) -> list[Float32Array]:
+        """Runs the vision encoder on images of one common grid."""
+        if self._vision is None or self._image is None:
+            raise InternalError("a text-only model was given images")
+        grid = images[0].grid
+        each, tokens = grid[0] * grid[1], images[0].tokens
+        values = self._image.temporal_patch_size * 3 * self._image.patch_size**2
+        patches = self._scratch("patches", each * len(images), values)
+        for i, image in enumerate(images):
+            write_patches(image.pixels, self._image, patches[i * each : (i + 1) * each])
+        geometry = VisionGeometry.for_grid(grid, self._image)
+        taps, hidden = self._outputs
+        features = self._scratch("features", taps, tokens * len(images), hidden)
+        inputs = {
+            "patches": patches,
+            "position_index": geometry.position_index,
+            "position_weight": geometry.position_weight,
+            "cos": geometry.cos,
+            "sin": geometry.sin,
+        }
+        _run(self._vision, inputs, {"features": features})
+        return [features[:, i * tokens : (i + 1) * tokens].copy() for i in range(len(images))]
+
+    def close(self) -> None:
+        """Frees the sessions."""
+        del self._text, self._vision
+
+    def _scratch(self, name: str, *shape: int) -> Float32Array:
+        """This thread's buffer for the vision encoder; grows to the largest image, and is used again."""
+        count = int(np.prod(shape))
+        block: Float32Array | None = getattr(self._local, name, None)
+        if block is None or block.size < count:
+            block = aligned_memory(4 * count).view(np.float32)
+            setattr(self._local, name, block)
+        return block[:count].reshape(shape)
+
+
+def _session(graph: Path) -> Any:
+    options = ort.SessionOptions()
+    options.intra_op_num_threads = 1
+    options.inter_op_num_threads = 1
+    options.log_severity_level = 3
+    try:
+        return ort.InferenceSession(str(graph), options, providers=["CPUExecutionProvider"])
+    except Exception as error:  # ONNX Runtime raises classes of its own that share no public base
+        raise BundleError(f"ONNX Runtime does not take the graph: {error}", item=graph.name) from error
+
+
+def _run(session: Any, inputs: dict[str, npt.NDArray[Any]], outputs: dict[str, npt.NDArray[Any]]) -> None:
+    """Runs on the arrays' own memory: nothing is copied in or out."""
+    binding = session.io_binding()
+    for name, array in inputs.items():
+        binding.bind_input(name, "cpu", 0, array.dtype, array.shape, array.ctypes.data)
+    for name, array in outputs.items():
+        binding.bind_output(name, "cpu", 0, array.dtype, array.shape, array.ctypes.data)
+    try:
+        session.run_with_iobinding(binding)
+    except Exception as error:  # see _session
+        raise EngineError(f"ONNX Runtime failed: {error}") from error

@@ -1,0 +1,54 @@
+"""What a person may set about the engine."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from orin_rerank.errors import SettingsError
+
+if TYPE_CHECKING:
+    from orin_rerank.graph.builder import Dialect
+
+__all__ = ["EngineSettings"]
+
+
+@dataclass(frozen=True, slots=True)
+class EngineSettings:
+    """Settings of an engine, checked when made.
+
+    Attributes:
+        threads: Processor cores to compute on; None means those that this process may use.
+        token_budget: Tokens in a pack; None means to measure at start.
+        dialect: Which of a bundle's graphs to run; None means what measures faster as a rule on this runtime.
+        feature_cache_bytes: Memory for the features of images seen lately.
+        prefix_cache_bytes: Memory for the keys and values of prefixes seen lately.
+        pool_timeout_s: How long a pack waits for a free buffer.
+
+    Raises:
+        SettingsError: If a value is out of its range; the item names it.
+    """
+
+    threads: int | None = None
+    token_budget: int | None = None
+    dialect: Dialect | None = None
+    feature_cache_bytes: int = 64 << 20
+    prefix_cache_bytes: int = 64 << 20
+    pool_timeout_s: float = 30.0
+
+    def __post_init__(self) -> None:
+        for name, low in (("threads", 1), ("token_budget", 16)):
+            value = getattr(self, name)
+            if value is not None and value < low:
+                raise SettingsError(f"must be at least {low}, not {value}", item=name)
+        for name in ("feature_cache_bytes", "prefix_cache_bytes"):
+            if getattr(self, name) < 0:
+                raise SettingsError("must not be negative", item=name)
+        if self.pool_timeout_s <= 0:
+            raise SettingsError("must be positive", item="pool_timeout_s")
+
+    @property
+    def effective_threads(self) -> int:
+        """How many cores to compute on."""
+        return self.threads or len(os.sched_getaffinity(0))

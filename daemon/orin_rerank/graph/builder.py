@@ -1,0 +1,190 @@
+"""A thin layer over `onnx.helper`: scoped names, constants once, weights as ranges of a file."""
+
+from __future__ import annotations
+
+import contextlib
+import enum
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+import numpy.typing as npt
+import onnx
+from onnx import TensorProto, helper, numpy_helper
+
+from orin_rerank import __version__
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from orin_rerank.graph.weights import WeightFile, WeightSlice
+
+__all__ = ["Dialect", "GraphBuilder", "Precision"]
+
+
+class Dialect(enum.Enum):
+    """Which operators a graph may use."""
+
+    PRIMITIVE = "primitive"
+    """Operators of opset 17, which TensorRT 10.3 reads."""
+    FUSED = "fused"
+    """RMSNormalization, RotaryEmbedding and Attention of opset 23 as single operators."""
+
+    @property
+    def opset(self) -> int:
+        """The ONNX operator set."""
+        return 17 if self is Dialect.PRIMITIVE else 23
+
+
+class Precision(enum.Enum):
+    """What matrix products are computed in; everything else is float32."""
+
+    FP32 = "fp32"
+    FP16 = "fp16"
+
+    @property
+    def onnx_type(self) -> int:
+        """The ONNX element type."""
+        return int(TensorProto.FLOAT if self is Precision.FP32 else TensorProto.FLOAT16)
+
+
+_STORED: Final = {"F16": TensorProto.FLOAT16, "F32": TensorProto.FLOAT}
+_IR_VERSION: Final = 10
+
+
+class GraphBuilder:
+    """Collects nodes, weights and constants of one graph.
+
+    Values are named after the scope in which they were made, such as `layers.3/attention/scores`, so that an error
+    of a runtime or compiler points at a place in the model.
+
+    Args:
+        name: Of the graph.
+        weights: The file that holds the weights.
+        dialect: Which operators may be used.
+        precision: What matrix products are computed in.
+    """
+
+    def __init__(self, name: str, weights: WeightFile, dialect: Dialect, precision: Precision) -> None:
+        self.name = name
+        self.weights = weights
+        self.dialect = dialect
+        self.precision = precision
+        self._scope: list[str] = []
+        self._nodes: list[onnx.NodeProto] = []
+        self._initializers: dict[str, onnx.TensorProto] = {}
+        self._inputs: list[onnx.ValueInfoProto] = []
+        self._outputs: list[onnx.ValueInfoProto] = []
+        self._taken: dict[str, int] = {}
+
+    @contextlib.contextmanager
+    def scope(self, name: str) -> Iterator[None]:
+        """Names everything made inside after `name`."""
+        self._scope.append(name)
+        try:
+            yield
+        finally:
+            self._scope.pop()
+
+    def input(self, name: str, dtype: int, shape: Sequence[int | str]) -> str:
+        """Declares an input; a dimension that is a string is dynamic."""
+        self._inputs.append(helper.make_tensor_value_info(name, dtype, list(shape)))
+        return name
+
+    def output(self, value: str, name: str, dtype: int, shape: Sequence[int | str]) -> None:
+        """Declares `value` as the output `name`."""
+        self._nodes.append(helper.make_node("Identity", [value], [name], name=name))
+        self._outputs.append(helper.make_tensor_value_info(name, dtype, list(shape)))
+
+    def op(self, kind: str, *inputs: str, name: str | None = None, **attributes: Any) -> str:
+        """Adds a node with one output and returns that."""
+        return self.ops(kind, 1, *inputs, name=name, **attributes)[0]
+
+    def ops(self, kind: str, outputs: int, *inputs: str, name: str | None = None, **attributes: Any) -> list[str]:
+        """Adds a node and returns its outputs."""
+        label = self._unique(name or kind.lower())
+        values = [label] if outputs == 1 else [f"{label}:{i}" for i in range(outputs)]
+        self._nodes.append(helper.make_node(kind, list(inputs), values, name=label, **attributes))
+        return values
+
+    def constant(self, value: npt.ArrayLike, dtype: npt.DTypeLike) -> str:
+        """A small constant; equal ones are stored once."""
+        array = np.asarray(value, dtype=dtype)
+        key = f"constant/{array.dtype}{list(array.shape)}/{array.tobytes().hex()}"
+        if len(key) > 160:
+            key = self._unique("constant")
+        if key not in self._initializers:
+            self._initializers[key] = numpy_helper.from_array(array, key)
+        return key
+
+    def shape(self, *dimensions: int) -> str:
+        """A constant for Reshape, Slice and the like."""
+        return self.constant(dimensions, np.int64)
+
+    def weight(self, *names: str, to: int | None = None, shape: tuple[int, ...] | None = None) -> str:
+        """A tensor of the weight file, or several side by side as one.
+
+        Args:
+            names: Tensors of the file.
+            to: ONNX element type in which it is needed; None leaves it as it is stored.
+            shape: Another shape for the same numbers.
+        """
+        where = self.weights.slice(*names, shape=shape)
+        name = "+".join(names)
+        if name not in self._initializers:
+            self._initializers[name] = self._external(name, where)
+        stored = int(_STORED[where.dtype])
+        return name if to is None or to == stored else self.op("Cast", name, name=f"{names[0]}/cast", to=to)
+
+    def linear(self, value: str, *names: str, bias: str | None = None, name: str = "linear") -> str:
+        """`value @ weight.T (+ bias)` in the graph's precision; float32 in and out.
+
+        Args:
+            value: float32 `[rows, in]`.
+            names: Weights `[out, in]`; several side by side are one product.
+            bias: Name of a tensor `[out]`.
+            name: Of the product.
+        """
+        kind = self.precision.onnx_type
+        inputs = [self.cast(value, kind), self.weight(*names, to=kind)]
+        if bias is not None and self.precision is Precision.FP32:
+            inputs.append(self.weight(bias, to=TensorProto.FLOAT))
+        product = self.op("Gemm", *inputs, transB=1, name=name)
+        if bias is not None and self.precision is not Precision.FP32:
+            return self.op("Add", self.cast(product, TensorProto.FLOAT), self.weight(bias, to=TensorProto.FLOAT))
+        return self.cast(product, TensorProto.FLOAT)
+
+    def matmul(self, left: str, right: str, name: str) -> str:
+        """A product of two activations in the graph's precision; float32 in and out."""
+        kind = self.precision.onnx_type
+        return self.cast(self.op("MatMul", self.cast(left, kind), self.cast(right, kind), name=name), TensorProto.FLOAT)
+
+    def cast(self, value: str, kind: int) -> str:
+        """Casts from float32 or to it; nothing where the graph is float32 throughout."""
+        return value if self.precision is Precision.FP32 else self.op("Cast", value, to=kind)
+
+    def model(self) -> onnx.ModelProto:
+        """The finished model; its weights are references into the weight file."""
+        graph = helper.make_graph(
+            self._nodes, self.name, self._inputs, self._outputs, initializer=list(self._initializers.values())
+        )
+        return helper.make_model(
+            graph,
+            ir_version=_IR_VERSION,
+            opset_imports=[helper.make_opsetid("", self.dialect.opset)],
+            producer_name="orin-rerank",
+            producer_version=__version__,
+        )
+
+    def _external(self, name: str, where: WeightSlice) -> onnx.TensorProto:
+        tensor = TensorProto(name=name, data_type=_STORED[where.dtype], dims=where.shape)
+        tensor.data_location = TensorProto.EXTERNAL
+        entries = (("location", self.weights.name), ("offset", str(where.offset)), ("length", str(where.nbytes)))
+        for key, value in entries:
+            tensor.external_data.add(key=key, value=value)
+        return tensor
+
+    def _unique(self, name: str) -> str:
+        label = "/".join([*self._scope, name])
+        count = self._taken.get(label, 0)
+        self._taken[label] = count + 1
+        return label if count == 0 else f"{label}.{count}"

@@ -1,0 +1,289 @@
+"""The decoder graph over a packed sequence.
+
+Inputs, with S tokens, N documents, V rows of visual features, C rows of known prefixes and K rows to keep, all dynamic
+(L is layers, G key heads, D head_dim, H hidden width):
+
+====================  ======================  ===================================================================
+`ids`                 int32 `[S]`             token ids
+`cos`, `sin`          float32 `[S, D/2]`      rotary tables; both halves of a head turn alike
+`prefix_id`           int32 `[S]`             which prefix the token belongs to
+`document_id`         int32 `[S]`             which document it belongs to, 0 for a prefix
+`visual_index`        int32 `[S]`             row of the visual features; 0 for a text token
+`visual`              float32 `[V, H]`        features that replace the embedding; row 0 is not read
+`deepstack_0` ...     float32 `[V, H]`        features added after decoder layer 0, 1, ...; row 0 must be zeros
+`last`                int32 `[N]`             place of every document's last token
+`known`               `[L, 2, C, G, D]`       keys and values of prefixes that an earlier run computed
+`known_id`            int32 `[C]`             which prefix each of those rows belongs to; -1 for none
+`keep`                int32 `[K]`             places of tokens whose keys and values to return
+====================  ======================  ===================================================================
+
+Outputs: `margin` float32 `[N]`, logit(yes) - logit(no); and `kept` `[L, 2, K, G, D]`, what `known` takes. These two
+are in the precision of the matrix products. A text-only model lacks the visual inputs.
+
+A token sees its prefix, known or in the sequence, and the earlier tokens of its own document, itself included.
+Residual stream, norms, rotary, softmax and head are float32; the other products are in the graph's precision. The last
+layer computes queries, attention and feed-forward for the N last tokens only, since nothing else of it is read.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+import onnx
+from onnx import TensorProto
+
+from orin_rerank.graph.builder import Dialect, GraphBuilder, Precision
+from orin_rerank.graph.weights import MARGIN_ROW, WeightFile, WeightSpec
+
+if TYPE_CHECKING:
+    from orin_rerank.graph.architecture import TextArchitecture
+
+__all__ = ["text_graph", "text_weights"]
+
+_MASKED: Final = -1e30
+"""Added to a score that may not count: finite, so that no arithmetic on it gives NaN, and exp() of it is 0."""
+
+
+def _prefix(vl: bool) -> str:
+    return "model.language_model." if vl else "model."
+
+
+def embedding_name(*, vl: bool) -> str:
+    """Name of the embedding in a checkpoint."""
+    return f"{_prefix(vl)}embed_tokens.weight"
+
+
+def text_weights(arch: TextArchitecture, *, vl: bool) -> list[WeightSpec]:
+    """The decoder's tensors, in an order that puts projections of one input side by side."""
+    p, h, d = _prefix(vl), arch.hidden, arch.head_dim
+    specs = [WeightSpec(embedding_name(vl=vl), "F16", (arch.vocabulary, h))]
+    for i in range(arch.layers):
+        layer = f"{p}layers.{i}."
+        specs += [
+            WeightSpec(f"{layer}input_layernorm.weight", "F32", (h,)),
+            WeightSpec(f"{layer}self_attn.q_proj.weight", "F16", (arch.heads * d, h)),
+            WeightSpec(f"{layer}self_attn.k_proj.weight", "F16", (arch.kv_heads * d, h)),
+            WeightSpec(f"{layer}self_attn.v_proj.weight", "F16", (arch.kv_heads * d, h)),
+            WeightSpec(f"{layer}self_attn.q_norm.weight", "F32", (d,)),
+            WeightSpec(f"{layer}self_attn.k_norm.weight", "F32", (d,)),
+            WeightSpec(f"{layer}self_attn.o_proj.weight", "F16", (h, arch.heads * d)),
+            WeightSpec(f"{layer}post_attention_layernorm.weight", "F32", (h,)),
+            WeightSpec(f"{layer}mlp.gate_proj.weight", "F16", (arch.intermediate, h)),
+            WeightSpec(f"{layer}mlp.up_proj.weight", "F16", (arch.intermediate, h)),
+            WeightSpec(f"{layer}mlp.down_proj.weight", "F16", (h, arch.intermediate)),
+        ]
+    return [*specs, WeightSpec(f"{p}norm.weight", "F32", (h,)), WeightSpec(MARGIN_ROW, "F32", (h,))]
+
+
+def text_graph(
+    arch: TextArchitecture, weights: WeightFile, *, vl: bool, taps: int, dialect: Dialect, precision: Precision
+) -> onnx.ModelProto:
+    """Writes the decoder graph.
+
+    Args:
+        arch: The decoder.
+        weights: File that holds `text_weights(arch)`.
+        vl: Whether the model takes images, and names its tensors accordingly.
+        taps: Decoder layers that get visual features added.
+        dialect: Which operators to use.
+        precision: What matrix products are computed in.
+    """
+    return _TextGraph(arch, GraphBuilder("text", weights, dialect, precision), vl, taps).write()
+
+
+@dataclass(slots=True)
+class _TextGraph:
+    arch: TextArchitecture
+    b: GraphBuilder
+    vl: bool
+    taps: int
+    _known: str = ""
+    _keep: str = ""
+    _kept: list[str] = field(default_factory=list)
+
+    def write(self) -> onnx.ModelProto:
+        b, arch = self.b, self.arch
+        ids = b.input("ids", TensorProto.INT32, ["tokens"])
+        half = arch.head_dim // 2
+        cos = b.input("cos", TensorProto.FLOAT, ["tokens", half])
+        sin = b.input("sin", TensorProto.FLOAT, ["tokens", half])
+        prefix_id = b.input("prefix_id", TensorProto.INT32, ["tokens"])
+        document_id = b.input("document_id", TensorProto.INT32, ["tokens"])
+        table = b.weight(embedding_name(vl=self.vl))
+        # Gathered as stored and widened after: casting the whole table would double or quadruple it in memory.
+        hidden = b.op("Cast", b.op("Gather", table, ids, axis=0), to=TensorProto.FLOAT, name="embedding")
+        deepstack: list[str] = []
+        if self.vl:
+            visual_index = b.input("visual_index", TensorProto.INT32, ["tokens"])
+            hidden = self._insert_visual(hidden, visual_index)
+            for tap in range(self.taps):
+                features = b.input(f"deepstack_{tap}", TensorProto.FLOAT, ["visual", arch.hidden])
+                deepstack.append(b.op("Gather", features, visual_index, axis=0, name=f"deepstack/{tap}"))
+        last = b.input("last", TensorProto.INT32, ["documents"])
+        kind = b.precision.onnx_type
+        known_shape: list[int | str] = [arch.layers, 2, "known", arch.kv_heads, arch.head_dim]
+        self._known = b.input("known", kind, known_shape)
+        known_id = b.input("known_id", TensorProto.INT32, ["known"])
+        self._keep = b.input("keep", TensorProto.INT32, ["keep"])
+        bias = self._mask(prefix_id, document_id, known_id)
+        for i in range(arch.layers):
+            final = i == arch.layers - 1
+            with b.scope(f"layers.{i}"):
+                rows = last if final else None
+                hidden = self._layer(i, hidden, (cos, sin), bias, rows)
+                if i < self.taps and not final:  # a document's last token is text, to which no feature is added
+                    hidden = b.op("Add", hidden, deepstack[i], name="deepstack")
+        with b.scope("head"):
+            normed = self._rms_norm(hidden, b.weight(f"{_prefix(self.vl)}norm.weight"))
+            row = b.weight(MARGIN_ROW, shape=(arch.hidden, 1))
+            margin = b.op("Squeeze", b.op("MatMul", normed, row), b.shape(1))
+        b.output(margin, "margin", TensorProto.FLOAT, ["documents"])
+        kept = b.op("Concat", *(b.op("Unsqueeze", layer, b.shape(0)) for layer in self._kept), axis=0, name="all_kept")
+        b.output(kept, "kept", kind, [arch.layers, 2, "keep", arch.kv_heads, arch.head_dim])
+        return b.model()
+
+    def _insert_visual(self, hidden: str, visual_index: str) -> str:
+        b = self.b
+        visual = b.input("visual", TensorProto.FLOAT, ["visual", self.arch.hidden])
+        with b.scope("visual"):
+            is_text = b.op("Unsqueeze", b.op("Equal", visual_index, b.constant(0, np.int32)), b.shape(1))
+            return b.op("Where", is_text, hidden, b.op("Gather", visual, visual_index, axis=0), name="inserted")
+
+    def _mask(self, prefix_id: str, document_id: str, known_id: str) -> str:
+        """float32 `[S, C + S]`: 0 where the row's token sees the column's, else a large negative number."""
+        b = self.b
+        with b.scope("mask"):
+            tokens = b.op("Shape", prefix_id)
+            places = b.op(
+                "Range", b.constant(0, np.int64), b.op("Squeeze", tokens, b.shape(0)), b.constant(1, np.int64)
+            )
+            column, row = b.shape(0), b.shape(1)
+            row_prefix = b.op("Unsqueeze", prefix_id, row)
+            earlier = b.op("LessOrEqual", b.op("Unsqueeze", places, column), b.op("Unsqueeze", places, row))
+            same_prefix = b.op("Equal", b.op("Unsqueeze", prefix_id, column), row_prefix)
+            key_document = b.op("Unsqueeze", document_id, column)
+            same_document = b.op("Equal", key_document, b.op("Unsqueeze", document_id, row))
+            in_prefix = b.op("Equal", key_document, b.constant(0, np.int32))
+            seen = b.op("And", b.op("And", earlier, same_prefix), b.op("Or", in_prefix, same_document))
+            known = b.op("Equal", b.op("Unsqueeze", known_id, column), row_prefix)
+            every = b.op("Concat", known, seen, axis=1)
+            return b.op("Where", every, b.constant(0.0, np.float32), b.constant(_MASKED, np.float32), name="bias")
+
+    def _layer(self, i: int, hidden: str, rotary: tuple[str, str], bias: str, rows: str | None) -> str:
+        """One decoder layer; with `rows`, only those rows of it."""
+        b = self.b
+        name = f"{_prefix(self.vl)}layers.{i}."
+        with b.scope("attention"):
+            normed = self._rms_norm(hidden, b.weight(f"{name}input_layernorm.weight"))
+            attended = self._attention(i, normed, rotary, bias, rows)
+            output = b.linear(attended, f"{name}self_attn.o_proj.weight", name="output")
+            residual = hidden if rows is None else b.op("Gather", hidden, rows, axis=0)
+            hidden = b.op("Add", residual, output, name="residual")
+        with b.scope("mlp"):
+            normed = self._rms_norm(hidden, b.weight(f"{name}post_attention_layernorm.weight"))
+            both = b.linear(normed, f"{name}mlp.gate_proj.weight", f"{name}mlp.up_proj.weight", name="gate_up")
+            gate, up = b.ops("Split", 2, both, b.shape(self.arch.intermediate, self.arch.intermediate), axis=1)
+            gated = b.op("Mul", b.op("Mul", gate, b.op("Sigmoid", gate)), up, name="gated")
+            return b.op("Add", hidden, b.linear(gated, f"{name}mlp.down_proj.weight", name="down"), name="residual")
+
+    def _attention(self, i: int, normed: str, rotary: tuple[str, str], bias: str, rows: str | None) -> str:
+        """Attention of `normed` `[S, H]` to itself; returns `[rows, heads * head_dim]`."""
+        b, arch = self.b, self.arch
+        name = f"{_prefix(self.vl)}layers.{i}.self_attn."
+        nq, nkv = arch.heads, arch.kv_heads
+        cos, sin = rotary
+        if rows is None:
+            merged = b.linear(
+                normed, f"{name}q_proj.weight", f"{name}k_proj.weight", f"{name}v_proj.weight", name="qkv"
+            )
+            heads = b.op("Reshape", merged, b.shape(-1, nq + 2 * nkv, arch.head_dim))
+            query, key, value = b.ops("Split", 3, heads, b.shape(nq, nkv, nkv), axis=1)
+            query_cos, query_sin, query_bias = cos, sin, bias
+        else:
+            merged = b.linear(normed, f"{name}k_proj.weight", f"{name}v_proj.weight", name="kv")
+            heads = b.op("Reshape", merged, b.shape(-1, 2 * nkv, arch.head_dim))
+            key, value = b.ops("Split", 2, heads, b.shape(nkv, nkv), axis=1)
+            chosen = b.op("Gather", normed, rows, axis=0)
+            query = b.op(
+                "Reshape", b.linear(chosen, f"{name}q_proj.weight", name="query"), b.shape(-1, nq, arch.head_dim)
+            )
+            query_cos, query_sin, query_bias = (b.op("Gather", x, rows, axis=0) for x in (cos, sin, bias))
+        query = self._rotate(self._rms_norm(query, b.weight(f"{name}q_norm.weight")), query_cos, query_sin)
+        key = self._rotate(self._rms_norm(key, b.weight(f"{name}k_norm.weight")), cos, sin)
+        key, value = self._with_known(i, b.cast(key, b.precision.onnx_type), b.cast(value, b.precision.onnx_type))
+        if b.dialect is Dialect.FUSED:
+            return self._fused_attention(query, key, value, query_bias)
+        return self._primitive_attention(query, key, value, query_bias)
+
+    def _with_known(self, i: int, key: str, value: str) -> tuple[str, str]:
+        """Puts the rows of known prefixes before those of the sequence, and notes what is to be kept of these."""
+        b = self.b
+        with b.scope("known"):
+            layer = b.op("Gather", self._known, b.constant(i, np.int64), axis=0)
+            known = [b.op("Gather", layer, b.constant(which, np.int64), axis=0) for which in (0, 1)]
+            kept = [b.op("Unsqueeze", b.op("Gather", x, self._keep, axis=0), b.shape(0)) for x in (key, value)]
+            self._kept.append(b.op("Concat", *kept, axis=0))
+            joined = [b.op("Concat", old, new, axis=0) for old, new in zip(known, (key, value), strict=True)]
+        return joined[0], joined[1]
+
+    def _primitive_attention(self, query: str, key: str, value: str, bias: str) -> str:
+        """Query heads that share a key head are stacked, so that no key or value is repeated."""
+        b, arch = self.b, self.arch
+        nq, nkv, d = arch.heads, arch.kv_heads, arch.head_dim
+        group = nq // nkv
+        scaled = b.op("Mul", query, b.constant(d**-0.5, np.float32))
+        grouped = b.op("Transpose", b.op("Reshape", scaled, b.shape(-1, nkv, group, d)), perm=[1, 2, 0, 3])
+        stacked = b.op("Reshape", grouped, b.shape(nkv, -1, d))
+        kind = b.precision.onnx_type
+        keys = b.op("Transpose", key, perm=[1, 2, 0])
+        scores = b.cast(b.op("MatMul", b.cast(stacked, kind), keys, name="scores"), TensorProto.FLOAT)
+        # [kv, group * rows, C + S] -> [kv, group, rows, C + S], the last two as in the bias
+        shape = b.op("Concat", b.shape(nkv, group), b.op("Shape", bias), axis=0)
+        masked = b.op("Add", b.op("Reshape", scores, shape), bias)
+        weights = b.op("Softmax", masked, axis=-1)
+        rows_of = b.op("Concat", b.shape(nkv, -1), b.op("Shape", bias, start=1), axis=0)
+        values = b.op("Transpose", value, perm=[1, 0, 2])
+        stacked_weights = b.cast(b.op("Reshape", weights, rows_of), kind)
+        mixed = b.cast(b.op("MatMul", stacked_weights, values, name="mixed"), TensorProto.FLOAT)
+        spread = b.op("Reshape", mixed, b.shape(nkv, group, -1, d))
+        back = b.op("Transpose", spread, perm=[2, 0, 1, 3])
+        return b.op("Reshape", back, b.shape(-1, nq * d))
+
+    def _fused_attention(self, query: str, key: str, value: str, bias: str) -> str:
+        b, arch = self.b, self.arch
+        kind = b.precision.onnx_type
+        batched = [
+            b.op("Unsqueeze", b.op("Transpose", x, perm=[1, 0, 2]), b.shape(0))
+            for x in (b.cast(query, kind), key, value)
+        ]
+        mixed = b.op(
+            "Attention",
+            *batched,
+            b.cast(bias, kind),
+            scale=arch.head_dim**-0.5,
+            softmax_precision=int(TensorProto.FLOAT),
+            name="fused",
+        )
+        back = b.op("Transpose", b.cast(mixed, TensorProto.FLOAT), perm=[0, 2, 1, 3])
+        return b.op("Reshape", back, b.shape(-1, arch.heads * arch.head_dim))
+
+    def _rotate(self, heads: str, cos: str, sin: str) -> str:
+        """Turns `[rows, heads, D]` by the angles of its rows: the first half of a head against the second."""
+        b, half = self.b, self.arch.head_dim // 2
+        with b.scope("rotary"):
+            c, s = (b.op("Unsqueeze", x, b.shape(1)) for x in (cos, sin))
+            first, second = b.ops("Split", 2, heads, b.shape(half, half), axis=2)
+            turned_first = b.op("Sub", b.op("Mul", first, c), b.op("Mul", second, s))
+            turned_second = b.op("Add", b.op("Mul", second, c), b.op("Mul", first, s))
+            return b.op("Concat", turned_first, turned_second, axis=2)
+
+    def _rms_norm(self, value: str, weight: str) -> str:
+        b, eps = self.b, self.arch.rms_norm_eps
+        if b.dialect is Dialect.FUSED:
+            return b.op("RMSNormalization", value, weight, axis=-1, epsilon=eps, name="norm")
+        with b.scope("norm"):
+            mean = b.op("ReduceMean", b.op("Mul", value, value), axes=[-1], keepdims=1)
+            root = b.op("Sqrt", b.op("Add", mean, b.constant(eps, np.float32)))
+            return b.op("Mul", b.op("Div", value, root), weight)

@@ -1,0 +1,226 @@
+"""The vision encoder graph, over one or several images of one grid.
+
+Inputs, with B images of P patches each, both dynamic:
+
+=================  ===========================  ==================================================================
+`patches`          float32 `[B * P, values]`    normalised pixels, image after image, patches in merge-block order
+`position_index`   int32 `[P, 4]`               rows of the learned position table around each patch
+`position_weight`  float32 `[P, 4]`             their bilinear weights
+`cos`, `sin`       float32 `[P, D/2]`           rotary tables; D is head_dim, and both halves of a head turn alike
+=================  ===========================  ==================================================================
+
+Output: `features` float32 `[1 + taps, B * P / merge**2, out_hidden]`; first what replaces the token embeddings, then
+what is added after decoder layer 0, 1, ...
+
+Attention is full within an image and never crosses images. The patch embedding is one matrix product, since patches do
+not overlap.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+import onnx
+from onnx import TensorProto
+
+from orin_rerank.graph.builder import Dialect, GraphBuilder, Precision
+from orin_rerank.graph.weights import WeightFile, WeightSpec
+
+if TYPE_CHECKING:
+    from orin_rerank.graph.architecture import VisionArchitecture
+
+__all__ = ["vision_graph", "vision_weights"]
+
+_P: Final = "model.visual."
+_LAYER_NORM_EPS: Final = 1e-6
+
+
+def _merger(name: str, norm_width: int, arch: VisionArchitecture) -> list[WeightSpec]:
+    wide = arch.hidden * arch.merge_size**2
+    return [
+        WeightSpec(f"{name}.norm.weight", "F32", (norm_width,)),
+        WeightSpec(f"{name}.norm.bias", "F32", (norm_width,)),
+        WeightSpec(f"{name}.linear_fc1.weight", "F16", (wide, wide)),
+        WeightSpec(f"{name}.linear_fc1.bias", "F32", (wide,)),
+        WeightSpec(f"{name}.linear_fc2.weight", "F16", (arch.out_hidden, wide)),
+        WeightSpec(f"{name}.linear_fc2.bias", "F32", (arch.out_hidden,)),
+    ]
+
+
+def vision_weights(arch: VisionArchitecture) -> list[WeightSpec]:
+    """The vision encoder's tensors, in the order in which the graph uses them."""
+    h, p = arch.hidden, arch.patch_size
+    specs = [
+        WeightSpec(f"{_P}patch_embed.proj.weight", "F16", (h, arch.channels, arch.temporal_patch_size, p, p)),
+        WeightSpec(f"{_P}patch_embed.proj.bias", "F32", (h,)),
+        WeightSpec(f"{_P}pos_embed.weight", "F32", (arch.positions, h)),
+    ]
+    for i in range(arch.layers):
+        block = f"{_P}blocks.{i}."
+        specs += [
+            WeightSpec(f"{block}norm1.weight", "F32", (h,)),
+            WeightSpec(f"{block}norm1.bias", "F32", (h,)),
+            WeightSpec(f"{block}attn.qkv.weight", "F16", (3 * h, h)),
+            WeightSpec(f"{block}attn.qkv.bias", "F32", (3 * h,)),
+            WeightSpec(f"{block}attn.proj.weight", "F16", (h, h)),
+            WeightSpec(f"{block}attn.proj.bias", "F32", (h,)),
+            WeightSpec(f"{block}norm2.weight", "F32", (h,)),
+            WeightSpec(f"{block}norm2.bias", "F32", (h,)),
+            WeightSpec(f"{block}mlp.linear_fc1.weight", "F16", (arch.intermediate, h)),
+            WeightSpec(f"{block}mlp.linear_fc1.bias", "F32", (arch.intermediate,)),
+            WeightSpec(f"{block}mlp.linear_fc2.weight", "F16", (h, arch.intermediate)),
+            WeightSpec(f"{block}mlp.linear_fc2.bias", "F32", (h,)),
+        ]
+    for j in range(len(arch.deepstack_layers)):
+        specs += _merger(f"{_P}deepstack_merger_list.{j}", h * arch.merge_size**2, arch)
+    return [*specs, *_merger(f"{_P}merger", h, arch)]
+
+
+def vision_graph(
+    arch: VisionArchitecture, weights: WeightFile, *, dialect: Dialect, precision: Precision
+) -> onnx.ModelProto:
+    """Writes the vision encoder graph.
+
+    Args:
+        arch: The encoder.
+        weights: File that holds `vision_weights(arch)`.
+        dialect: Which operators to use.
+        precision: What matrix products are computed in.
+    """
+    return _VisionGraph(arch, GraphBuilder("vision", weights, dialect, precision)).write()
+
+
+@dataclass(slots=True)
+class _VisionGraph:
+    arch: VisionArchitecture
+    b: GraphBuilder
+
+    def write(self) -> onnx.ModelProto:
+        b, arch = self.b, self.arch
+        half = arch.head_dim // 2
+        patches = b.input("patches", TensorProto.FLOAT, ["patches", arch.patch_values])
+        position_index = b.input("position_index", TensorProto.INT32, ["grid", 4])
+        position_weight = b.input("position_weight", TensorProto.FLOAT, ["grid", 4])
+        cos = b.input("cos", TensorProto.FLOAT, ["grid", half])
+        sin = b.input("sin", TensorProto.FLOAT, ["grid", half])
+        with b.scope("rotary"):  # [P, D/2] -> [P, 1, D/2], against [B, P, heads, D/2]
+            cos, sin = (b.op("Unsqueeze", x, b.shape(1)) for x in (cos, sin))
+        hidden = self._embed(patches, position_index, position_weight)
+        taps = {layer: j for j, layer in enumerate(arch.deepstack_layers)}
+        deepstack = [""] * len(taps)
+        grid = b.op("Shape", position_index, end=1)
+        for i in range(arch.layers):
+            with b.scope(f"blocks.{i}"):
+                hidden = self._block(f"{_P}blocks.{i}.", hidden, cos, sin, grid)
+            if i in taps:
+                with b.scope(f"deepstack.{taps[i]}"):
+                    name = f"{_P}deepstack_merger_list.{taps[i]}"
+                    deepstack[taps[i]] = self._merge(name, self._layer_norm(self._shuffle(hidden), f"{name}.norm"))
+        with b.scope("merger"):
+            merged = self._merge(f"{_P}merger", self._shuffle(self._layer_norm(hidden, f"{_P}merger.norm")))
+        features = [b.op("Unsqueeze", x, b.shape(0)) for x in (merged, *deepstack)]
+        b.output(
+            b.op("Concat", *features, axis=0), "features", TensorProto.FLOAT, [len(features), "rows", arch.out_hidden]
+        )
+        return b.model()
+
+    def _embed(self, patches: str, index: str, weight: str) -> str:
+        """Patch embedding plus the position table between its four nearest rows."""
+        b, arch = self.b, self.arch
+        with b.scope("embedding"):
+            name = f"{_P}patch_embed.proj"
+            kind = b.precision.onnx_type
+            flat = b.weight(f"{name}.weight", to=kind, shape=(arch.hidden, arch.patch_values))
+            product = b.cast(b.op("Gemm", b.cast(patches, kind), flat, transB=1, name="patches"), TensorProto.FLOAT)
+            hidden = b.op("Add", product, b.weight(f"{name}.bias"))
+            rows = b.op("Gather", b.weight(f"{_P}pos_embed.weight"), index, axis=0)
+            position = b.op(
+                "Squeeze", b.op("MatMul", b.op("Unsqueeze", weight, b.shape(1)), rows), b.shape(1), name="position"
+            )
+            shape = b.op("Concat", b.shape(-1), b.op("Shape", position), axis=0)
+            return b.op("Reshape", b.op("Add", b.op("Reshape", hidden, shape), position), b.shape(-1, arch.hidden))
+
+    def _block(self, name: str, hidden: str, cos: str, sin: str, grid: str) -> str:
+        b = self.b
+        with b.scope("attention"):
+            normed = self._layer_norm(hidden, f"{name}norm1")
+            attended = self._attention(name, normed, cos, sin, grid)
+            output = b.linear(attended, f"{name}attn.proj.weight", bias=f"{name}attn.proj.bias", name="output")
+            hidden = b.op("Add", hidden, output, name="residual")
+        with b.scope("mlp"):
+            normed = self._layer_norm(hidden, f"{name}norm2")
+            wide = b.linear(normed, f"{name}mlp.linear_fc1.weight", bias=f"{name}mlp.linear_fc1.bias", name="fc1")
+            activated = self._gelu_tanh(wide)
+            narrow = b.linear(activated, f"{name}mlp.linear_fc2.weight", bias=f"{name}mlp.linear_fc2.bias", name="fc2")
+            return b.op("Add", hidden, narrow, name="residual")
+
+    def _attention(self, name: str, normed: str, cos: str, sin: str, grid: str) -> str:
+        """Full attention within each image; `[B * P, hidden]` in and out."""
+        b, arch = self.b, self.arch
+        merged = b.linear(normed, f"{name}attn.qkv.weight", bias=f"{name}attn.qkv.bias", name="qkv")
+        shape = b.op("Concat", b.shape(-1), grid, b.shape(3 * arch.heads, arch.head_dim), axis=0)
+        heads = b.op("Reshape", merged, shape)
+        query, key, value = b.ops("Split", 3, heads, b.shape(arch.heads, arch.heads, arch.heads), axis=2)
+        query, key = self._rotate(query, cos, sin), self._rotate(key, cos, sin)
+        scale = arch.head_dim**-0.5
+        value = b.op("Transpose", value, perm=[0, 2, 1, 3])
+        query = b.op("Transpose", query, perm=[0, 2, 1, 3])
+        if b.dialect is Dialect.FUSED:
+            kind = b.precision.onnx_type
+            inputs = [b.cast(x, kind) for x in (query, b.op("Transpose", key, perm=[0, 2, 1, 3]), value)]
+            mixed = b.cast(
+                b.op("Attention", *inputs, scale=scale, softmax_precision=int(TensorProto.FLOAT), name="fused"),
+                TensorProto.FLOAT,
+            )
+        else:
+            scaled = b.op("Mul", query, b.constant(scale, np.float32))
+            scores = b.matmul(scaled, b.op("Transpose", key, perm=[0, 2, 3, 1]), "scores")
+            mixed = b.matmul(b.op("Softmax", scores, axis=-1), value, "mixed")
+        return b.op("Reshape", b.op("Transpose", mixed, perm=[0, 2, 1, 3]), b.shape(-1, arch.hidden))
+
+    def _merge(self, name: str, rows: str) -> str:
+        """The merger's two layers: `[B * P / merge**2, hidden * merge**2]` to `[.., out_hidden]`."""
+        b = self.b
+        wide = b.linear(rows, f"{name}.linear_fc1.weight", bias=f"{name}.linear_fc1.bias", name="fc1")
+        return b.linear(self._gelu(wide), f"{name}.linear_fc2.weight", bias=f"{name}.linear_fc2.bias", name="fc2")
+
+    def _shuffle(self, value: str) -> str:
+        """Joins the patches of a merge block, which lie side by side, into one row."""
+        return self.b.op("Reshape", value, self.b.shape(-1, self.arch.hidden * self.arch.merge_size**2))
+
+    def _rotate(self, heads: str, cos: str, sin: str) -> str:
+        b, half = self.b, self.arch.head_dim // 2
+        with b.scope("rotary"):
+            first, second = b.ops("Split", 2, heads, b.shape(half, half), axis=3)
+            turned_first = b.op("Sub", b.op("Mul", first, cos), b.op("Mul", second, sin))
+            turned_second = b.op("Add", b.op("Mul", second, cos), b.op("Mul", first, sin))
+            return b.op("Concat", turned_first, turned_second, axis=3)
+
+    def _layer_norm(self, value: str, name: str) -> str:
+        b = self.b
+        inputs = (value, b.weight(f"{name}.weight"), b.weight(f"{name}.bias"))
+        return b.op("LayerNormalization", *inputs, axis=-1, epsilon=_LAYER_NORM_EPS, name="norm")
+
+    def _gelu(self, value: str) -> str:
+        """GELU by the error function."""
+        b = self.b
+        if b.dialect is Dialect.FUSED:
+            return b.op("Gelu", value, approximate="none")
+        with b.scope("gelu"):
+            half = b.op("Mul", value, b.constant(0.5, np.float32))
+            erf = b.op("Erf", b.op("Mul", value, b.constant(0.5**0.5, np.float32)))
+            return b.op("Mul", half, b.op("Add", erf, b.constant(1.0, np.float32)))
+
+    def _gelu_tanh(self, value: str) -> str:
+        """GELU by its tanh approximation."""
+        b = self.b
+        if b.dialect is Dialect.FUSED:
+            return b.op("Gelu", value, approximate="tanh")
+        with b.scope("gelu"):
+            cube = b.op("Mul", b.op("Mul", value, value), value)
+            inner = b.op("Add", value, b.op("Mul", cube, b.constant(0.044715, np.float32)))
+            tanh = b.op("Tanh", b.op("Mul", inner, b.constant((2 / np.pi) ** 0.5, np.float32)))
+            half = b.op("Mul", value, b.constant(0.5, np.float32))
+            return b.op("Mul", half, b.op("Add", tanh, b.constant(1.0, np.float32)))

@@ -1,0 +1,190 @@
+"""The weights of a bundle: one safetensors file that both graphs point into.
+
+The file keeps the checkpoint's tensor names, so `transformers` loads it as it is. Tensors lie in the order in which a
+layer uses them, which puts the query, key and value projections side by side, and gate and up likewise: since rows are
+output features, a merged projection is simply a longer range of the same bytes. A graph's initializers are ONNX
+external data with an offset into this file, so no dialect and no merging needs a second copy.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import struct
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+import numpy.typing as npt
+
+from orin_rerank.errors import CheckpointError, InternalError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+    from pathlib import Path
+
+    from orin_rerank.graph.checkpoint import Checkpoint
+
+__all__ = ["MARGIN_ROW", "WeightFile", "WeightSlice", "WeightSpec"]
+
+MARGIN_ROW: Final = "orin_rerank.margin_row"
+"""Name of the head's one vector: the row of "yes" minus the row of "no", float32 `[hidden]`."""
+
+_NUMPY: Final[dict[str, np.dtype[np.floating[Any]]]] = {"F16": np.dtype("<f2"), "F32": np.dtype("<f4")}
+_ALIGNMENT: Final = 64
+_CHUNK_ROWS_BYTES: Final = 64 << 20
+_FLOAT16_MAX: Final = float(np.finfo(np.float16).max)
+
+
+@dataclass(frozen=True, slots=True)
+class WeightSpec:
+    """A tensor of the file.
+
+    Attributes:
+        name: Its name, here and in the checkpoint.
+        dtype: F16 or F32, as it is stored.
+        shape: Its dimensions, which the checkpoint must agree with.
+    """
+
+    name: str
+    dtype: str
+    shape: tuple[int, ...]
+
+    @property
+    def nbytes(self) -> int:
+        """Its size in the file."""
+        return math.prod(self.shape) * _NUMPY[self.dtype].itemsize
+
+
+@dataclass(frozen=True, slots=True)
+class WeightSlice:
+    """A range of the file that a graph uses as one tensor."""
+
+    dtype: str
+    shape: tuple[int, ...]
+    offset: int
+    nbytes: int
+
+
+class WeightFile:
+    """Layout and writing of the file; the layout depends on names and shapes alone, never on the data.
+
+    Args:
+        name: File name inside the bundle.
+        specs: The tensors, in order.
+    """
+
+    def __init__(self, name: str, specs: Iterable[WeightSpec]) -> None:
+        self.name = name
+        self.specs = tuple(specs)
+        self._offsets: dict[str, int] = {}
+        begin = 0
+        for spec in self.specs:
+            if spec.name in self._offsets:
+                raise InternalError("a tensor stands in the layout twice", item=spec.name)
+            self._offsets[spec.name] = begin
+            begin += spec.nbytes
+        self._data_bytes = begin
+        self._by_name = {spec.name: spec for spec in self.specs}
+        self._header = self._make_header()
+
+    def __contains__(self, name: str) -> bool:
+        return name in self._by_name
+
+    def slice(self, *names: str, shape: tuple[int, ...] | None = None) -> WeightSlice:
+        """Finds one tensor, or several that lie side by side as one, joined along their first axis.
+
+        Args:
+            names: The tensors, in the file's order.
+            shape: Another shape for the same numbers.
+        """
+        parts = [self._by_name[name] for name in names]
+        first = parts[0]
+        end = self._offsets[first.name]
+        for part in parts:
+            if self._offsets[part.name] != end or part.dtype != first.dtype or part.shape[1:] != first.shape[1:]:
+                raise InternalError("the tensors do not lie side by side", item=part.name)
+            end += part.nbytes
+        joined = (sum(part.shape[0] for part in parts), *first.shape[1:])
+        begin = self._offsets[first.name]
+        return WeightSlice(first.dtype, shape or joined, len(self._header) + begin, end - begin)
+
+    def write(
+        self,
+        folder: Path,
+        checkpoint: Checkpoint,
+        margin_row: npt.NDArray[np.float32],
+        progress: Callable[[int, int], None],
+    ) -> dict[str, int]:
+        """Converts the checkpoint tensor by tensor; the file appears under its name only when it is whole.
+
+        Args:
+            folder: Where to write.
+            checkpoint: Holds every tensor but `MARGIN_ROW`.
+            margin_row: float32 `[hidden]`, for `MARGIN_ROW`.
+            progress: Called with bytes written and bytes in all.
+
+        Returns:
+            How many values of which tensor exceeded float16 and were clipped to its largest; empty as a rule.
+
+        Raises:
+            CheckpointError: If a tensor is missing, misshapen or not finite; the item names it.
+        """
+        clipped: dict[str, int] = {}
+        path = folder / self.name
+        part = folder / f".{self.name}.part"
+        try:
+            with part.open("wb") as out:
+                out.write(self._header)
+                written = 0
+                for spec in self.specs:
+                    source: npt.NDArray[Any]
+                    if spec.name == MARGIN_ROW:
+                        source = margin_row
+                    else:
+                        checkpoint.entry(spec.name, spec.shape)
+                        source = checkpoint.read(spec.name)
+                    count = _write_tensor(out.write, spec, source)
+                    if count:
+                        clipped[spec.name] = count
+                    written += spec.nbytes
+                    progress(written, self._data_bytes)
+                out.flush()
+                os.fsync(out.fileno())
+            part.replace(path)
+        finally:
+            part.unlink(missing_ok=True)
+        return clipped
+
+    def _make_header(self) -> bytes:
+        header: dict[str, Any] = {"__metadata__": {"format": "pt"}}
+        for spec in self.specs:
+            begin = self._offsets[spec.name]
+            header[spec.name] = {
+                "dtype": spec.dtype,
+                "shape": list(spec.shape),
+                "data_offsets": [begin, begin + spec.nbytes],
+            }
+        text = json.dumps(header, separators=(",", ":")).encode()
+        text += b" " * (-(len(text) + 8) % _ALIGNMENT)
+        return struct.pack("<Q", len(text)) + text
+
+
+def _write_tensor(write: Callable[[bytes], Any], spec: WeightSpec, source: npt.NDArray[Any]) -> int:
+    """Writes a tensor in slices of bounded size; returns how many values were clipped."""
+    flat = source.reshape(-1)
+    step = _CHUNK_ROWS_BYTES // 4
+    clipped = 0
+    for start in range(0, flat.size, step):
+        values = flat[start : start + step]
+        if not np.isfinite(values).all():
+            raise CheckpointError("holds values that are NaN or infinite", item=spec.name)
+        if spec.dtype == "F16" and values.dtype != np.float16:
+            over = np.abs(values) > _FLOAT16_MAX
+            count = int(np.count_nonzero(over))
+            if count:
+                clipped += count
+                values = np.clip(values, -_FLOAT16_MAX, _FLOAT16_MAX)
+        write(np.ascontiguousarray(values, dtype=_NUMPY[spec.dtype]).tobytes())
+    return clipped

@@ -1,0 +1,220 @@
+"""From a checkpoint in Hugging Face layout to a bundle."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+import onnx
+
+from orin_rerank.engines.bundle import (
+    GOLDEN_FILE,
+    TOKENIZER_FILE,
+    Bundle,
+    FileEntry,
+    GraphEntry,
+    Manifest,
+    hash_file,
+    write_manifest,
+)
+from orin_rerank.errors import CheckpointError
+from orin_rerank.graph.architecture import Architecture, read_architecture
+from orin_rerank.graph.builder import Dialect, Precision
+from orin_rerank.graph.checkpoint import Checkpoint
+from orin_rerank.graph.text import embedding_name, text_graph, text_weights
+from orin_rerank.graph.vision import vision_graph, vision_weights
+from orin_rerank.graph.weights import WeightFile
+from orin_rerank.prompt.profile import ImageProfile, PromptFamily, PromptProfile
+from orin_rerank.prompt.tokenizer import PromptTokenizer
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from orin_rerank.prompt.encoded import Float32Array
+
+__all__ = ["ExportOptions", "ExportReport", "export_checkpoint"]
+
+WEIGHTS_FILE: Final = "model.safetensors"
+_HEAD: Final = "lm_head.weight"
+_INSTRUCTIONS: Final = {
+    PromptFamily.VL: "Given a search query, retrieve relevant candidates that answer the query.",
+    PromptFamily.TEXT: "Given a web search query, retrieve relevant passages that answer the query",
+}
+_MAX_TOKENS: Final = {PromptFamily.VL: 10240, PromptFamily.TEXT: 8192}
+_PIXELS: Final = (4096, 1_843_200)
+
+
+@dataclass(frozen=True, slots=True)
+class ExportOptions:
+    """What a checkpoint does not say itself.
+
+    Attributes:
+        name: The model's name; None takes the checkpoint folder's.
+        max_tokens: Longest prompt; None is the family's published limit.
+        min_pixels: Smallest image area; None is the reference's.
+        max_pixels: Largest image area; None is the reference's.
+        licence: SPDX identifier of weights and tokenizer.
+        precisions: What to write graphs for.
+        golden: Folder with `pairs.jsonl` and pictures to ship for the self-test.
+    """
+
+    name: str | None = None
+    max_tokens: int | None = None
+    min_pixels: int | None = None
+    max_pixels: int | None = None
+    licence: str = "Apache-2.0"
+    precisions: tuple[Precision, ...] = (Precision.FP32, Precision.FP16)
+    golden: Path | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ExportReport:
+    """What came of an export.
+
+    Attributes:
+        bundle: The bundle.
+        clipped: How many weights of which tensor exceeded float16; empty as a rule.
+    """
+
+    bundle: Bundle
+    clipped: dict[str, int]
+
+
+def export_checkpoint(
+    checkpoint: Path, out: Path, options: ExportOptions, report: Callable[[str], None] = lambda _: None
+) -> ExportReport:
+    """Writes a bundle.
+
+    Weights are read and written a tensor at a time. The manifest is written last, so an export that was cut short
+    leaves no bundle; run again, it starts over.
+
+    Args:
+        checkpoint: Folder with config.json, tokenizer.json and safetensors.
+        out: Folder for the bundle, made if missing.
+        options: What the checkpoint does not say.
+        report: Told what is being done.
+
+    Raises:
+        CheckpointError: If the checkpoint cannot become a bundle; the item names the key or file.
+        BundleError: If the tokenizer lacks a token that the prompts need.
+    """
+    report("reading the checkpoint")
+    architecture = read_architecture(checkpoint)
+    tensors = Checkpoint.open(checkpoint)
+    tokenizer_file = checkpoint / TOKENIZER_FILE
+    if not tokenizer_file.exists():
+        raise CheckpointError("the checkpoint lacks this file", item=str(tokenizer_file))
+    tokenizer = PromptTokenizer.from_file(tokenizer_file)
+    vl = architecture.vision is not None
+    specs = text_weights(architecture.text, vl=vl)
+    if architecture.vision is not None:
+        specs += vision_weights(architecture.vision)
+    weights = WeightFile(WEIGHTS_FILE, specs)
+
+    out.mkdir(parents=True, exist_ok=True)
+    (out / "manifest.json").unlink(missing_ok=True)
+    clipped = weights.write(
+        out,
+        tensors,
+        _margin_row(tensors, architecture, tokenizer.yes_id, tokenizer.no_id),
+        lambda done, total: report(f"writing weights: {done >> 20} of {total >> 20} MiB"),
+    )
+    shutil.copyfile(checkpoint / "config.json", out / "config.json")
+    shutil.copyfile(tokenizer_file, out / TOKENIZER_FILE)
+    report("writing graphs")
+    graphs = _write_graphs(out, architecture, weights, options.precisions)
+    names = [WEIGHTS_FILE, "config.json", TOKENIZER_FILE]
+    names += [name for graph in graphs for name in (graph.text, graph.vision) if name is not None]
+    names += _copy_golden(options.golden, out)
+    report("hashing")
+    files = {
+        name: FileEntry(hash_file(out / name), (out / name).stat().st_size, options.licence) for name in sorted(names)
+    }
+    name = options.name or checkpoint.resolve().name
+    write_manifest(out, Manifest(name, _profile(checkpoint, architecture, options), architecture, tuple(graphs), files))
+    return ExportReport(Bundle.open(out), clipped)
+
+
+def _margin_row(tensors: Checkpoint, architecture: Architecture, yes: int, no: int) -> Float32Array:
+    """The head reduced to what a score needs: the row of "yes" minus the row of "no", in float32."""
+    embedding = embedding_name(vl=architecture.vision is not None)
+    name = embedding if architecture.text.tied else _HEAD
+    if not architecture.text.tied and _HEAD not in tensors:
+        raise CheckpointError(
+            "config.json says the head is not tied to the embedding, but there is no head", item=_HEAD
+        )
+    tensors.entry(name, (architecture.text.vocabulary, architecture.text.hidden))
+    head = tensors.read(name)
+    row: Float32Array = head[yes].astype(np.float32) - head[no].astype(np.float32)
+    return row
+
+
+def _write_graphs(
+    out: Path, architecture: Architecture, weights: WeightFile, precisions: tuple[Precision, ...]
+) -> list[GraphEntry]:
+    text, vision = architecture.text, architecture.vision
+    graphs = []
+    for precision in precisions:
+        for dialect in Dialect:
+            suffix = f"{dialect.value}.{precision.value}.onnx"
+            entry = GraphEntry(dialect, precision, f"text.{suffix}", None if vision is None else f"vision.{suffix}")
+            taps = 0 if vision is None else len(vision.deepstack_layers)
+            model = text_graph(text, weights, vl=vision is not None, taps=taps, dialect=dialect, precision=precision)
+            _save(model, out / entry.text)
+            if vision is not None and entry.vision is not None:
+                _save(vision_graph(vision, weights, dialect=dialect, precision=precision), out / entry.vision)
+            graphs.append(entry)
+    return graphs
+
+
+def _save(model: onnx.ModelProto, path: Path) -> None:
+    path.write_bytes(model.SerializeToString(deterministic=True))
+    onnx.checker.check_model(str(path))
+
+
+def _copy_golden(golden: Path | None, out: Path) -> list[str]:
+    if golden is None:
+        return []
+    target = (out / GOLDEN_FILE).parent
+    if golden.resolve() != target.resolve():
+        shutil.rmtree(target, ignore_errors=True)
+        shutil.copytree(golden, target)
+    return [path.relative_to(out).as_posix() for path in target.rglob("*") if path.is_file()]
+
+
+def _profile(checkpoint: Path, architecture: Architecture, options: ExportOptions) -> PromptProfile:
+    vision = architecture.vision
+    family = PromptFamily.TEXT if vision is None else PromptFamily.VL
+    image = None
+    if vision is not None:
+        low, high = _pixel_limits(checkpoint)
+        image = ImageProfile(
+            patch_size=vision.patch_size,
+            temporal_patch_size=vision.temporal_patch_size,
+            merge_size=vision.merge_size,
+            position_grid=vision.position_grid,
+            head_dim=vision.head_dim,
+            rope_theta=vision.rope_theta,
+            min_pixels=options.min_pixels or low,
+            max_pixels=options.max_pixels or high,
+        )
+    return PromptProfile(family, options.max_tokens or _MAX_TOKENS[family], _INSTRUCTIONS[family], image)
+
+
+def _pixel_limits(checkpoint: Path) -> tuple[int, int]:
+    """The checkpoint's own limits, no wider than what the reference script allows."""
+    path = checkpoint / "preprocessor_config.json"
+    if not path.exists():
+        return _PIXELS
+    try:
+        config: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+        size = config.get("size") or {}
+        low = int(config.get("min_pixels") or size.get("shortest_edge") or _PIXELS[0])
+        high = int(config.get("max_pixels") or size.get("longest_edge") or _PIXELS[1])
+    except (OSError, ValueError, TypeError, AttributeError) as error:
+        raise CheckpointError(f"cannot be read: {error}", item=str(path)) from None
+    return max(low, _PIXELS[0]), min(high, _PIXELS[1])

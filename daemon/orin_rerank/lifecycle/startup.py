@@ -1,0 +1,151 @@
+"""From a bundle on disk to a model that is ready to serve."""
+
+from __future__ import annotations
+
+import statistics
+import time
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+
+from orin_rerank.engines.bundle import TOKENIZER_FILE, Bundle
+from orin_rerank.engines.onnxruntime_engine import OnnxRuntimeEngine
+from orin_rerank.engines.pool import PackCapacity
+from orin_rerank.engines.runner import Runner
+from orin_rerank.graph.builder import Dialect, Precision
+from orin_rerank.lifecycle.model import LoadedModel
+from orin_rerank.lifecycle.self_test import read_golden_pairs, self_test
+from orin_rerank.packing.budget import TokenBudget
+from orin_rerank.packing.pack import Pack, PackGroup
+from orin_rerank.packing.rotary import RotaryTable
+from orin_rerank.prompt.encoded import EncodedSegment
+from orin_rerank.prompt.encoder import PromptEncoder
+from orin_rerank.prompt.tokenizer import PromptTokenizer
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from orin_rerank.engines.settings import EngineSettings
+    from orin_rerank.graph.architecture import Architecture
+
+__all__ = ["load_model", "measure_budget"]
+
+LADDER: Final = (64, 128, 192, 256, 384, 512, 768, 1024)
+"""Pack lengths that are tried."""
+
+_REPEATS: Final = 3
+_DOCUMENT_TOKENS: Final = 64
+_MAX_DOCUMENTS: Final = 256
+_VISION_PATCHES: Final = 1024
+
+
+def load_model(folder: Path, settings: EngineSettings, report: Callable[[str], None] = lambda _: None) -> LoadedModel:
+    """Verifies a bundle, builds its engine, measures the token budget and runs the self-test.
+
+    Args:
+        folder: The bundle's.
+        settings: The engine's.
+        report: Told what is being done.
+
+    Raises:
+        BundleError: If the bundle is missing, altered or malformed.
+        SelfTestError: If the engine does not reproduce the bundle's golden pairs.
+        EngineError: If the engine fails.
+    """
+    bundle = Bundle.open(folder)
+    bundle.verify(report)
+    manifest = bundle.manifest
+    report("building the engine")
+    encoder = PromptEncoder(manifest.prompt, PromptTokenizer.from_file(folder / TOKENIZER_FILE))
+    runner = _runner(bundle, encoder.longest_pair, settings)
+    try:
+        if settings.token_budget is not None:
+            budget = TokenBudget.fixed(settings.token_budget)
+        else:
+            report("measuring how long packs should be")
+            budget = measure_budget(runner, manifest.architecture)
+        model = LoadedModel(manifest.name, bundle.digest, manifest.prompt, encoder, runner, budget)
+        report("comparing golden pairs")
+        self_test(model, read_golden_pairs(bundle))
+    except BaseException:
+        runner.close()
+        raise
+    return model
+
+
+def measure_budget(runner: Runner, architecture: Architecture) -> TokenBudget:
+    """Times packs of each length on the ladder, as many side by side as the engine runs.
+
+    The packs' prefix is known after the first, as it is when a request has many documents.
+    """
+    rng = np.random.default_rng(0)
+
+    def segment(tokens: int, start: int) -> EncodedSegment:
+        ids = rng.integers(0, architecture.text.vocabulary, tokens, dtype=np.int32)
+        positions = np.tile(np.arange(start, start + tokens, dtype=np.int32), (3, 1))
+        return EncodedSegment(ids, positions, np.full(tokens, -1, np.int32), (), tokens, 0)
+
+    prefix = segment(_DOCUMENT_TOKENS, 0)
+
+    def pack(tokens: int) -> Pack:
+        documents = tuple(segment(_DOCUMENT_TOKENS, len(prefix)) for _ in range(tokens // _DOCUMENT_TOKENS))
+        return Pack((PackGroup(prefix, documents),), tuple(range(len(documents))), tokens)
+
+    runner.run(pack(LADDER[0]))
+    samples = []
+    slots = runner.info.slots
+    with ThreadPoolExecutor(slots) as threads:
+        for tokens in LADDER:
+            if tokens > runner.info.max_tokens:
+                break
+            batch = [pack(tokens) for _ in range(slots)]
+            times = []
+            for _ in range(_REPEATS):
+                started = time.perf_counter()
+                list(threads.map(runner.run, batch))
+                times.append(time.perf_counter() - started)
+            samples.append((tokens, statistics.median(times)))
+    return TokenBudget.measured(samples)
+
+
+def _runner(bundle: Bundle, longest_pair: int, settings: EngineSettings) -> Runner:
+    architecture, prompt = bundle.manifest.architecture, bundle.manifest.prompt
+    text = architecture.text
+    graph = bundle.graph(settings.dialect or Dialect.PRIMITIVE, Precision.FP32)
+    engine = OnnxRuntimeEngine(
+        bundle.folder / graph.text,
+        None if graph.vision is None else bundle.folder / graph.vision,
+        prompt.image,
+        _capacity(architecture, longest_pair, settings),
+        threads=settings.effective_threads,
+        precision=graph.precision.value,
+        pool_timeout_s=settings.pool_timeout_s,
+    )
+    rotary = RotaryTable(text.head_dim, text.rope_theta, text.mrope_section, longest_pair)
+    return Runner(
+        engine,
+        rotary,
+        feature_bytes=settings.feature_cache_bytes,
+        prefix_bytes=settings.prefix_cache_bytes,
+        vision_patches=_VISION_PATCHES,
+    )
+
+
+def _capacity(architecture: Architecture, longest_pair: int, settings: EngineSettings) -> PackCapacity:
+    """A pack within the budget, one more prefix than planned, or a single document at the limit."""
+    text, vision = architecture.text, architecture.vision
+    tokens = (settings.token_budget or LADDER[-1]) + longest_pair
+    return PackCapacity(
+        tokens=tokens,
+        documents=_MAX_DOCUMENTS,
+        visual_rows=0 if vision is None else tokens + 1,
+        known_rows=longest_pair,
+        keep_rows=tokens,
+        hidden=text.hidden,
+        half_head=text.head_dim // 2,
+        layers=text.layers,
+        kv_heads=text.kv_heads,
+        taps=0 if vision is None else len(vision.deepstack_layers),
+    )
