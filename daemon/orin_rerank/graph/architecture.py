@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import math
+import os
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -90,7 +92,7 @@ class VisionArchitecture:
     @property
     def position_grid(self) -> int:
         """Side of the learned position table."""
-        return round(self.positions**0.5)
+        return math.isqrt(self.positions)
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,7 +139,9 @@ def read_architecture(checkpoint: Path) -> Architecture:
 
 def _complete(raw: dict[str, Any]) -> dict[str, Any]:
     """Fills in defaults by way of the configuration classes of transformers."""
-    from transformers import AutoConfig  # noqa: PLC0415 - takes a second, and only an export needs it
+    # It takes a second to import, only an export needs it, and it need not say that torch is absent.
+    os.environ.setdefault("TRANSFORMERS_NO_ADVISORY_WARNINGS", "1")
+    from transformers import AutoConfig  # noqa: PLC0415
 
     try:
         config = AutoConfig.for_model(**raw)

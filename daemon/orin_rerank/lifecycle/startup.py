@@ -35,6 +35,9 @@ __all__ = ["load_model", "measure_budget"]
 LADDER: Final = (64, 128, 192, 256, 384, 512, 768, 1024)
 """Pack lengths that are tried."""
 
+_GIVE_UP: Final = 0.93
+"""Longer packs are not tried once throughput has fallen to this share of the best: from there it only falls."""
+
 _REPEATS: Final = 3
 _DOCUMENT_TOKENS: Final = 64
 _MAX_DOCUMENTS: Final = 256
@@ -107,6 +110,9 @@ def measure_budget(runner: Runner, architecture: Architecture) -> TokenBudget:
                 list(threads.map(runner.run, batch))
                 times.append(time.perf_counter() - started)
             samples.append((tokens, statistics.median(times)))
+            rates = [length / seconds for length, seconds in samples]
+            if rates[-1] < _GIVE_UP * max(rates):
+                break
     return TokenBudget.measured(samples)
 
 
