@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import signal
 import subprocess
 import sys
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
 __all__ = ["DemoError", "RunningDaemon"]
 
 _POLL_S = 0.05
+_CALL_S = 60.0
 _STOP_S = 30.0
 _JOURNAL_LINES = 15
 
@@ -46,56 +48,57 @@ class RunningDaemon:
         self._start_s = start_s
 
     def __enter__(self) -> Self:
-        self._folder = tempfile.TemporaryDirectory(prefix="orin-rerank-demo-")
-        self.state_folder = Path(self._folder.name)
-        self._journal = self.state_folder / "journal.log"
-        socket = self.state_folder / "orin-rerank.sock"
-        command = [str(Path(sys.executable).with_name("orin-rerank")), "serve", "--socket", str(socket)]
-        if self._bundle is not None:
-            command += ["--bundle", str(self._bundle)]
-        try:
-            with self._journal.open("wb") as journal:
-                # A session of its own: Ctrl-C reaches us alone, and we stop the daemon in an orderly way.
-                self._process = subprocess.Popen(command, stderr=journal, start_new_session=True)
-        except OSError as error:
-            self._folder.cleanup()
-            raise DemoError(f"{command[0]} cannot be started: {error.strerror}") from error
-        self.client = DaemonClient(f"unix:{socket}", timeout_s=60.0)
-        try:
-            self._wait(socket)
-        except BaseException:
-            self._stop()
-            raise
+        with contextlib.ExitStack() as stack:
+            folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="orin-rerank-demo-"))
+            self._journal = Path(folder) / "journal.log"
+            socket = Path(folder) / "orin-rerank.sock"
+            self._process = self._start(socket)
+            stack.callback(_stop, self._process)
+            self._wait_for(socket)
+            self.client = stack.enter_context(DaemonClient(f"unix:{socket}", timeout_s=_CALL_S))
+            self._wait_until_serving()
+            self._stack = stack.pop_all()
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        self._stop()
+        self._stack.close()
 
-    @property
-    def pid(self) -> int:
-        """The daemon's process."""
-        return self._process.pid
+    def _start(self, socket: Path) -> subprocess.Popen[bytes]:
+        command = [str(Path(sys.executable).with_name("orin-rerank")), "serve", "--socket", str(socket)]
+        if self._bundle is not None:
+            command += ["--bundle", str(self._bundle)]
+        self._deadline = time.monotonic() + self._start_s
+        try:
+            with self._journal.open("wb") as journal:
+                # A session of its own: Ctrl-C reaches us alone, and we stop the daemon in an orderly way.
+                return subprocess.Popen(command, stderr=journal, start_new_session=True)
+        except OSError as error:
+            raise DemoError(f"{command[0]} cannot be started: {error.strerror}") from error
 
-    def _wait(self, socket: Path) -> None:
-        deadline = time.monotonic() + self._start_s
+    def _wait_for(self, socket: Path) -> None:
+        """Waits for the socket: where there was none, gRPC takes its time until it tries again."""
+        while not socket.exists():
+            self._pause()
+
+    def _wait_until_serving(self) -> None:
         detail = ""
-        while time.monotonic() < deadline:
-            if self._process.poll() is not None:
-                raise DemoError(f"the daemon ended with exit code {self._process.returncode}\n{self._journal_tail()}")
-            # Until the socket is there a call would only teach gRPC to wait longer before it tries again.
-            status = self._status() if socket.exists() else None
-            if status is not None:
-                if status.detail != detail:
-                    detail = status.detail
-                    self._on_detail(detail)
-                if status.state == rerank_pb2.STATE_SERVING:
-                    return
-                if status.state == rerank_pb2.STATE_FAILED:
-                    raise DemoError(f"the daemon failed: {status.detail}\n{self._journal_tail()}")
-            time.sleep(_POLL_S)
-        raise DemoError(f"the daemon does not serve after {self._start_s:.0f} s\n{self._journal_tail()}")
+        while True:
+            status = self._status()
+            if status is not None and status.detail != detail:
+                detail = status.detail
+                self._on_detail(detail)
+            if status is not None and status.state == rerank_pb2.STATE_SERVING:
+                return
+            self._pause()
+
+    def _pause(self) -> None:
+        if self._process.poll() is not None:
+            raise DemoError(f"the daemon ended with exit code {self._process.returncode}\n{self._journal_tail()}")
+        if time.monotonic() > self._deadline:
+            raise DemoError(f"the daemon does not serve after {self._start_s:.0f} s\n{self._journal_tail()}")
+        time.sleep(_POLL_S)
 
     def _status(self) -> rerank_pb2.GetStatusResponse | None:
         try:
@@ -105,17 +108,19 @@ class RunningDaemon:
         except OrinRerankError as error:
             raise DemoError(f"the daemon does not say how it is: {error}") from error
 
-    def _stop(self) -> None:
-        self.client.close()
-        if self._process.poll() is None:
-            self._process.send_signal(signal.SIGTERM)
-        try:
-            self._process.wait(_STOP_S)
-        except subprocess.TimeoutExpired:
-            self._process.kill()
-            self._process.wait()
-        self._folder.cleanup()
-
     def _journal_tail(self) -> str:
+        """Why it ended, in its own words; else the end of its journal."""
         lines = self._journal.read_text(errors="replace").splitlines()
-        return "\n".join(["the end of its journal:", *lines[-_JOURNAL_LINES:]])
+        said = [place for place, line in enumerate(lines) if line.startswith("orin-rerank: error: ")]
+        return "\n".join(lines[said[-1] :] if said else ["the end of its journal:", *lines[-_JOURNAL_LINES:]])
+
+
+def _stop(process: subprocess.Popen[bytes]) -> None:
+    """Asks the daemon to end, and ends it if it does not."""
+    if process.poll() is None:
+        process.send_signal(signal.SIGTERM)
+    try:
+        process.wait(_STOP_S)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()

@@ -45,18 +45,18 @@ def orin_rerank(
 
 
 @contextmanager
-def running(folder: Path, state: str) -> Iterator[Path]:
-    """The daemon with the fake model; yields its socket once it answers."""
+def running(folder: Path, load: str = "ok") -> Iterator[Path]:
+    """The daemon with the fake model, which may `hang` while it loads; yields its socket once it answers."""
     socket = folder / "daemon.sock"
     process = subprocess.Popen(
-        [sys.executable, str(TESTS / "cli" / "fake_daemon.py"), str(socket), state],
-        env=environment(PYTHONPATH=str(TESTS)),
+        [sys.executable, str(TESTS / "fakes" / "daemon_main.py"), str(socket), "--drain", "2", "--load", load],
+        env=environment(),
         stderr=subprocess.DEVNULL,
     )
     try:
         deadline = time.monotonic() + 30
-        while not (socket.exists() and _answers(socket, state)):
-            assert process.poll() is None or state == "failed", "the daemon ended"
+        while not (socket.exists() and _answers(socket, load)):
+            assert process.poll() is None, "the daemon ended"
             assert time.monotonic() < deadline, "the daemon does not answer"
             time.sleep(0.05)
         yield socket
@@ -65,10 +65,10 @@ def running(folder: Path, state: str) -> Iterator[Path]:
         process.wait(30)
 
 
-def _answers(socket: Path, state: str) -> bool:
+def _answers(socket: Path, load: str) -> bool:
     try:
         with DaemonClient(f"unix:{socket}", timeout_s=5) as client:
-            return state != "serving" or bool(client.status().model.name)
+            return load != "ok" or bool(client.status().model.name)
     except UnreachableError:
         return False
 
@@ -76,5 +76,5 @@ def _answers(socket: Path, state: str) -> bool:
 @pytest.fixture(scope="session")
 def daemon(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """The socket of a daemon that serves the fake model."""
-    with running(tmp_path_factory.mktemp("daemon"), "serving") as socket:
+    with running(tmp_path_factory.mktemp("daemon")) as socket:
         yield socket

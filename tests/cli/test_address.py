@@ -39,3 +39,11 @@ def test_what_is_no_address_is_refused(address: str) -> None:
 def test_two_names_are_refused() -> None:
     with pytest.raises(SettingsError, match="not both"):
         target_of(Path("a"), "b:1")
+
+
+def test_a_socket_path_that_the_system_cannot_hold_is_refused() -> None:
+    assert target_of(Path("/" + "x" * 106), None) == "unix:/" + "x" * 106
+    with pytest.raises(SettingsError, match="--socket: is 108 bytes long"):
+        target_of(Path("/" + "x" * 107), None)
+    with pytest.raises(SettingsError, match="--address: is 108 bytes long"):
+        target_of(None, "unix:/" + "x" * 107)

@@ -50,7 +50,7 @@ def test_help_teaches(command: str, taught: list[str]) -> None:
 
 
 def test_ctrl_c_ends_with_130_and_without_a_traceback(tmp_path: Path) -> None:
-    with running(tmp_path, "starting"):
+    with running(tmp_path):
         # Standard input stays open and says nothing: the command waits for its documents.
         process = subprocess.Popen(
             [COMMAND, "rank", "q", "--documents", "-", "--socket", str(tmp_path / "daemon.sock")],

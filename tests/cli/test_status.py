@@ -37,11 +37,11 @@ def test_serving(daemon: Path) -> None:
 
 
 def test_starting(tmp_path: Path) -> None:
-    with running(tmp_path, "starting") as socket:
+    with running(tmp_path, "hang") as socket:
         done = orin_rerank("status", "--json", "--socket", str(socket))
         assert done.returncode == 75
         value = json.loads(done.stdout)
-        assert (value["state"], value["detail"], value["model"]) == ("starting", "reading the fake bundle", None)
+        assert (value["state"], value["detail"], value["model"]) == ("starting", "loading the fake", None)
         refused = orin_rerank("rank", "q", "d", "--socket", str(socket))
         assert refused.returncode == 69
         assert "hint: `orin-rerank status` says what it is doing" in refused.stderr

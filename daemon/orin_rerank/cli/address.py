@@ -6,19 +6,18 @@ import os
 from pathlib import Path
 
 from orin_rerank.errors import SettingsError
+from orin_rerank.serving.settings import DEFAULT_SOCKET, SOCKET_PATH_BYTES
 
 __all__ = ["ADDRESS_VARIABLE", "default_socket", "target_of"]
 
 ADDRESS_VARIABLE = "ORIN_RERANK_ADDRESS"
-
-SYSTEM_SOCKET = Path("/run/orin-rerank/orin-rerank.sock")
 
 
 def default_socket() -> Path:
     """Where a daemon that this user starts listens: below /run for root, else below XDG_RUNTIME_DIR."""
     runtime = os.environ.get("XDG_RUNTIME_DIR")
     if os.geteuid() == 0 or not runtime:
-        return SYSTEM_SOCKET
+        return DEFAULT_SOCKET
     return Path(runtime) / "orin-rerank" / "orin-rerank.sock"
 
 
@@ -39,17 +38,25 @@ def target_of(socket: Path | None, address: str | None) -> str:
     if socket is not None and address is not None:
         raise SettingsError("give either a socket or an address, not both", item="--socket, --address")
     if socket is not None:
-        return f"unix:{socket.absolute()}"
+        return _of_socket(socket, "--socket")
     named = address or os.environ.get(ADDRESS_VARIABLE)
     if named:
         return _checked(named, "--address" if address else ADDRESS_VARIABLE)
     own = default_socket()
-    return f"unix:{own if own.exists() else SYSTEM_SOCKET if SYSTEM_SOCKET.exists() else own}"
+    return f"unix:{own if own.exists() else DEFAULT_SOCKET if DEFAULT_SOCKET.exists() else own}"
+
+
+def _of_socket(path: Path, item: str) -> str:
+    """The target of a socket; gRPC itself would log a too long one and then call the daemon unreachable."""
+    length = len(os.fsencode(path.absolute()))
+    if length > SOCKET_PATH_BYTES:
+        raise SettingsError(f"is {length} bytes long; a Unix socket's path has at most {SOCKET_PATH_BYTES}", item=item)
+    return f"unix:{path.absolute()}"
 
 
 def _checked(address: str, item: str) -> str:
     if address.startswith("unix:"):
-        return f"unix:{Path(address.removeprefix('unix:')).absolute()}"
+        return _of_socket(Path(address.removeprefix("unix:")), item)
     _host, colon, port = address.rpartition(":")
     if not (colon and port.isascii() and port.isdigit() and 0 < int(port) < 65536):
         raise SettingsError(f"{address!r} is neither HOST:PORT nor unix:PATH", item=item)

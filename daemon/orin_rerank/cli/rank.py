@@ -184,9 +184,7 @@ def ranking_as_dict(response: rerank_pb2.RerankResponse, items: Items, seconds: 
     }
 
 
-def _gather(
-    query: str, documents: Sequence[str], query_image: Path | None, documents_file: Path | None
-) -> Items:
+def _gather(query: str, documents: Sequence[str], query_image: Path | None, documents_file: Path | None) -> Items:
     """Reads everything that the arguments name."""
     from orin_rerank.cli.inputs import Item, image_file, item_of, items_of_lines
 

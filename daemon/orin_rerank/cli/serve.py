@@ -61,7 +61,7 @@ def serve(
     token_budget: Annotated[
         int | None,
         typer.Option(
-            metavar="TOKENS", min=1, help="Tokens in one pack; else what measuring finds best.", show_default=False
+            metavar="TOKENS", min=16, help="Tokens in one pack; else what measuring finds best.", show_default=False
         ),
     ] = None,
     log_level: Annotated[LogLevel, typer.Option(help="How much the journal says.")] = LogLevel.INFO,

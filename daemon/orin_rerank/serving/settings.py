@@ -10,11 +10,11 @@ from pathlib import Path
 
 from orin_rerank.errors import SettingsError
 
-__all__ = ["DEFAULT_SOCKET", "ServerSettings"]
+__all__ = ["DEFAULT_SOCKET", "SOCKET_PATH_BYTES", "ServerSettings"]
 
 DEFAULT_SOCKET = Path("/run/orin-rerank/orin-rerank.sock")
 
-_SOCKET_PATH_BYTES = 107
+SOCKET_PATH_BYTES = 107
 """sockaddr_un.sun_path holds 108 bytes, one of them the closing NUL."""
 
 _HOST_NAME = re.compile(r"(?!-)[A-Za-z0-9-]{1,63}(?<!-)(\.(?!-)[A-Za-z0-9-]{1,63}(?<!-))*\.?")
@@ -79,9 +79,9 @@ class ServerSettings:
         _require(self.socket.is_absolute(), "socket", "must be an absolute path")
         _require(b"\0" not in path, "socket", "must not contain a NUL byte")
         _require(
-            len(path) <= _SOCKET_PATH_BYTES,
+            len(path) <= SOCKET_PATH_BYTES,
             "socket",
-            f"is {len(path)} bytes long; the system takes at most {_SOCKET_PATH_BYTES} for a Unix socket",
+            f"is {len(path)} bytes long; the system takes at most {SOCKET_PATH_BYTES} for a Unix socket",
         )
         _require(0 <= self.socket_mode <= 0o777, "socket_mode", "must be permission bits from 0 to 0777")
         _require(self.socket_mode & 0o600 == 0o600, "socket_mode", "must let the daemon's own user read and write")
