@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from orin_rerank.cli.output import score_bar, snippet
+from orin_rerank.cli.output import counted, score_bar, snippet
 
 
 def test_a_snippet_is_one_printable_line() -> None:
@@ -19,3 +19,7 @@ def test_a_bar_is_as_long_as_its_score() -> None:
     assert score_bar(0.5).plain == "█████     "
     assert score_bar(0.05).plain == "▌         "
     assert len(score_bar(0.999).plain) == 10
+
+
+def test_numbers_agree_with_their_nouns() -> None:
+    assert [counted(count, "picture") for count in (0, 1, 2)] == ["0 pictures", "1 picture", "2 pictures"]

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
 from orin_rerank.errors import BundleError
 
-__all__ = ["BUNDLE_VARIABLE", "bundle_of", "repository_folder"]
-
-BUNDLE_VARIABLE = "ORIN_RERANK_BUNDLE"
+__all__ = ["bundle_of", "repository_folder"]
 
 SYSTEM_BUNDLE = Path("/var/lib/orin-rerank/bundles/current")
 
@@ -21,15 +18,13 @@ def repository_folder(name: str) -> Path | None:
 
 
 def bundle_of(named: Path | None) -> Path:
-    """The bundle's folder: the named one, ORIN_RERANK_BUNDLE, the mini model of a source tree, or the system's.
+    """The bundle's folder: the named one, the mini model of a source tree, or the installed one.
 
     Raises:
         BundleError: If there is none.
     """
     if named is not None:
         return named
-    if variable := os.environ.get(BUNDLE_VARIABLE):
-        return Path(variable)
     if (mini := repository_folder("engines/mini")) is not None:
         return mini
     if SYSTEM_BUNDLE.is_dir():

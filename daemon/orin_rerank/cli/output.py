@@ -13,7 +13,7 @@ from rich.text import Text
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-__all__ = ["console", "print_error", "print_json", "progress_console", "score_bar", "snippet"]
+__all__ = ["console", "counted", "print_error", "print_json", "progress_console", "score_bar", "snippet"]
 
 _PIPE_WIDTH = 120
 _BAR_CELLS = 10
@@ -51,6 +51,11 @@ def snippet(text: str, limit: int) -> str:
     """
     line = "".join(character if character.isprintable() else "\N{REPLACEMENT CHARACTER}" for character in _flat(text))
     return line if len(line) <= limit else f"{line[: limit - 1]}…"
+
+
+def counted(count: int, noun: str) -> str:
+    """A number with its noun: `1 picture`, `2 pictures`."""
+    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
 
 
 def score_bar(score: float) -> Text:

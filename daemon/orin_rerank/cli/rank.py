@@ -235,12 +235,14 @@ def _named(error: OrinRerankError, items: Items) -> OrinRerankError:
 
 
 def _footer(response: rerank_pb2.RerankResponse, documents: int, seconds: float) -> str:
+    from orin_rerank.cli.output import counted
+
     usage = response.usage
-    pictures = f", {usage.images} pictures ({usage.images_cached} cached)" if usage.images else ""
+    pictures = f", {counted(usage.images, 'picture')} ({usage.images_cached} cached)" if usage.images else ""
     cut = f" ({usage.query_truncated_tokens} cut)" if usage.query_truncated_tokens else ""
     return (
-        f"{documents} documents in {seconds:.2f} s; {response.model}, {response.precision}; "
-        f"query {usage.query_tokens} tokens{cut}, documents {usage.document_tokens}{pictures}"
+        f"{counted(documents, 'document')} in {seconds:.2f} s; {response.model}, {response.precision}; "
+        f"query {counted(usage.query_tokens, 'token')}{cut}, documents {usage.document_tokens}{pictures}"
     )
 
 

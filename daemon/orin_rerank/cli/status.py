@@ -94,7 +94,7 @@ def status_table(response: rerank_pb2.GetStatusResponse, target: str) -> Table:
     from rich.table import Table
     from rich.text import Text
 
-    from orin_rerank.cli.output import snippet
+    from orin_rerank.cli.output import counted, snippet
 
     state = state_name(response)
     table = Table(box=None, pad_edge=False, show_header=False)
@@ -110,9 +110,11 @@ def status_table(response: rerank_pb2.GetStatusResponse, target: str) -> Table:
         table.add_row("reads", f"{'text and pictures' if model.images else 'text'}, up to {model.max_tokens} tokens")
         table.add_row("pack", f"{model.token_budget} tokens")
     queue, counters = response.queue, response.counters
-    table.add_row("queue", f"{queue.requests} requests, {queue.documents} of {queue.max_documents} documents")
-    table.add_row("served", f"{counters.requests} requests, {counters.documents} documents")
-    table.add_row("packs", f"{counters.packs} of {counters.packed_tokens} tokens in all")
+    table.add_row(
+        "queue", f"{counted(queue.requests, 'request')}, {queue.documents} of {queue.max_documents} documents"
+    )
+    table.add_row("served", f"{counted(counters.requests, 'request')}, {counted(counters.documents, 'document')}")
+    table.add_row("packs", f"{counters.packs}, of {counters.packed_tokens} tokens together")
     table.add_row("pictures", f"{counters.images_encoded} encoded, {counters.images_cached} from the cache")
     errors = ", ".join(f"{count} {name}" for name, count in sorted(counters.errors.items()))
     table.add_row("errors", errors or "none")
