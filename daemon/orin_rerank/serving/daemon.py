@@ -186,7 +186,7 @@ class Daemon:
                     scheduler.serve()
             finally:
                 model.close()
-        except Exception as error:  # noqa: BLE001  # whatever ends this thread ends the daemon, and says why
+        except BaseException as error:  # noqa: BLE001  # whatever ends this thread ends the daemon, and says why
             if not self._stopping.is_set():
                 self._loop.call_soon_threadsafe(self._fail, error)
             else:
@@ -213,7 +213,7 @@ class Daemon:
         if not self._ready.done():
             self._ready.set_result(None)
 
-    def _fail(self, error: Exception) -> None:
+    def _fail(self, error: BaseException) -> None:
         self._state.state = pb.STATE_FAILED
         self._state.report(str(error) if isinstance(error, OrinRerankError) else "an internal error")
         _log.error("failed", exc_info=error)

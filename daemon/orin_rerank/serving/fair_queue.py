@@ -12,7 +12,7 @@ so a request of k tokens that arrives at V would end at V + k, whoever comes or 
 from __future__ import annotations
 
 from bisect import bisect_left, insort
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, cast
 
 from orin_rerank.packing.pack import PackBuilder
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from orin_rerank.prompt.encoded import EncodedSegment
     from orin_rerank.serving.job import Job
 
-__all__ = ["FairQueue"]
+__all__ = ["FairQueue", "part_of", "tags_of"]
 
 _JOBS_LOOKED_AT: Final = 32
 """How far down the order the rest of a pack is offered; a bound on the work per pack."""
@@ -136,3 +136,18 @@ class FairQueue:
             if offered == _JOBS_LOOKED_AT:
                 break
         return builder.build() if builder.documents else None
+
+
+def tags_of(pack: Pack) -> list[tuple[Job, int]]:
+    """Whose document each one of a pack is, and its place in the request."""
+    return cast("list[tuple[Job, int]]", list(pack.tags))
+
+
+def part_of(pack: Pack, job: Job) -> Pack:
+    """The documents of one request, as a pack of their own."""
+    builder = PackBuilder(pack.documents)
+    places = [(group.prefix, document) for group in pack.groups for document in group.documents]
+    for (prefix, document), tag in zip(places, tags_of(pack), strict=True):
+        if tag[0] is job:
+            builder.add(prefix, document, tag)
+    return builder.build()

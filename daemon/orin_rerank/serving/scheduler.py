@@ -15,11 +15,10 @@ import asyncio
 import logging
 import threading
 import time
-from typing import TYPE_CHECKING, Final, cast
+from typing import TYPE_CHECKING, Final
 
 from orin_rerank.errors import DeadlineError, InternalError, OrinRerankError, OverloadedError
-from orin_rerank.packing.pack import PackBuilder
-from orin_rerank.serving.fair_queue import FairQueue
+from orin_rerank.serving.fair_queue import FairQueue, part_of, tags_of
 from orin_rerank.serving.job import Job
 from orin_rerank.serving.throughput import Throughput
 from orin_rerank.telemetry.log import fields
@@ -219,18 +218,22 @@ class Scheduler:
     def _next_pack(self) -> Pack | None:
         with self._wake:
             while self._stopped is None:
-                now = self._clock()
-                expired = [job for job in self._jobs if job.deadline is not None and job.deadline <= now]
-                for job in expired:
-                    self._queue.remove(job)
-                    job.drop_waiting()
-                if expired:
-                    self._post([(job, DeadlineError("passed while the request waited")) for job in expired])
+                self._drop_expired()
                 pack = self._queue.next_pack()
                 if pack is not None:
                     return pack
                 self._wake.wait()
             return None
+
+    def _drop_expired(self) -> None:
+        now = self._clock()
+        expired = [job for job in self._jobs if job.deadline is not None and job.deadline <= now]
+        for job in expired:
+            self._queue.remove(job)
+            job.drop_waiting()
+        if expired:
+            message = "passed while the request waited"
+            self._post([(job, DeadlineError(message, item="deadline")) for job in expired])
 
     def _run(self, pack: Pack) -> None:
         started = self._clock()
@@ -256,7 +259,7 @@ class Scheduler:
             self._throughput.observe(tokens=result.tokens, documents=pack.documents, seconds=seconds)
             self._queue.worked(result.tokens)
             jobs: dict[Job, None] = {}
-            for (job, index), margin in zip(_tags(pack), result.margins.tolist(), strict=True):
+            for (job, index), margin in zip(tags_of(pack), result.margins.tolist(), strict=True):
                 job.score(index, margin)
                 jobs[job] = None
             for job in jobs:
@@ -268,7 +271,7 @@ class Scheduler:
 
     def _failed(self, pack: Pack, error: Exception) -> None:
         """Finds the request that a pack failed for: each runs alone, and only those that fail again are failed."""
-        jobs = list(dict.fromkeys(job for job, _ in _tags(pack)))
+        jobs = list(dict.fromkeys(job for job, _ in tags_of(pack)))
         _log.warning(
             "pack failed",
             extra=fields(requests=len(jobs), documents=pack.documents, tokens=pack.tokens),
@@ -277,7 +280,7 @@ class Scheduler:
         if len(jobs) > 1:
             for job in jobs:
                 if not job.outcome.done():
-                    self._run(_part_of(pack, job))
+                    self._run(part_of(pack, job))
             return
         with self._wake:
             for job in jobs:
@@ -298,10 +301,7 @@ class Scheduler:
     def _settle(self, outcomes: Iterable[tuple[Job, Exception | None]]) -> None:
         for job, error in list(outcomes):
             if not job.outcome.done():
-                if error is None:
-                    job.outcome.set_result(job.result())
-                else:
-                    job.outcome.set_exception(error)
+                _resolve(job, error)
             self._forget(job)
         self._moved.set()
 
@@ -317,7 +317,7 @@ class Scheduler:
 
     def _check_deadline(self, deadline: float | None) -> None:
         if deadline is not None and deadline <= self._clock():
-            raise DeadlineError("passed before the request was scored")
+            raise DeadlineError("passed before the request was scored", item="deadline")
 
     def _check_feasible(self, job: Job, tokens: int) -> None:
         if job.deadline is None:
@@ -326,7 +326,9 @@ class Scheduler:
         seconds = self._throughput.seconds_for_tokens(ahead + tokens)
         left = job.deadline - self._clock()
         if seconds is not None and seconds * _DOUBT > left:
-            raise DeadlineError(f"cannot be met: {left:.2f} s are left for about {seconds:.2f} s of work")
+            raise DeadlineError(
+                f"cannot be met: {left:.2f} s are left for about {seconds:.2f} s of work", item="deadline"
+            )
 
     def _retry_after(self, documents: int) -> float:
         seconds = self._throughput.seconds_for_documents(documents)
@@ -334,18 +336,14 @@ class Scheduler:
         return _RETRY_UNKNOWN_S if seconds is None else min(max(seconds, low), high)
 
 
-def _tags(pack: Pack) -> list[tuple[Job, int]]:
-    return cast("list[tuple[Job, int]]", list(pack.tags))
-
-
-def _part_of(pack: Pack, job: Job) -> Pack:
-    """The documents of one request, as a pack of their own."""
-    builder = PackBuilder(pack.documents)
-    places = [(group.prefix, document) for group in pack.groups for document in group.documents]
-    for (prefix, document), tag in zip(places, _tags(pack), strict=True):
-        if tag[0] is job:
-            builder.add(prefix, document, tag)
-    return builder.build()
+def _resolve(job: Job, error: Exception | None) -> None:
+    if error is None:
+        try:
+            job.outcome.set_result(job.result())
+        except InternalError as internal:
+            error = internal
+    if error is not None:
+        job.outcome.set_exception(error)
 
 
 def _crashed() -> OrinRerankError:

@@ -51,7 +51,9 @@ class DaemonState:
             UnavailableError: If the daemon does not serve now; says why.
         """
         if self.state != pb.STATE_SERVING or self.model is None or self.scheduler is None:
-            raise UnavailableError(f"the daemon is {pb.State.Name(self.state)[6:].lower()}: {self.detail}")
+            raise UnavailableError(
+                f"the daemon is {pb.State.Name(self.state).removeprefix('STATE_').lower()}: {self.detail}"
+            )
         return self.model, self.scheduler
 
     def snapshot(self) -> pb.GetStatusResponse:
