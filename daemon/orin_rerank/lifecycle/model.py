@@ -80,8 +80,7 @@ class LoadedModel:
         Returns:
             float32 `[documents]`, in the request's order.
         """
-        budget = self.budget.for_prefix(0 if self.runner.knows(encoded.prefix) else len(encoded.prefix))
-        packs = plan_packs(encoded, budget, self.info.max_documents, self.runner.knows)
+        packs = plan_packs(encoded, self.budget, self.info.max_documents, self.runner.knows)
         # plan_packs keeps the documents' order, and map the packs'
         return np.concatenate([result.margins for result in self._threads.map(self.runner.run, packs)])
 

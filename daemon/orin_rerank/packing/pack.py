@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Iterator
 
+    from orin_rerank.packing.budget import TokenBudget
     from orin_rerank.prompt.encoded import EncodedRequest, EncodedSegment
 
 __all__ = ["Pack", "PackBuilder", "PackGroup", "plan_packs"]
@@ -104,22 +105,27 @@ class PackBuilder:
 
 
 def plan_packs(
-    request: EncodedRequest, budget: int, max_documents: int, known: Callable[[EncodedSegment], bool] = _never
+    request: EncodedRequest,
+    budget: TokenBudget,
+    max_documents: int,
+    known: Callable[[EncodedSegment], bool] = _never,
 ) -> list[Pack]:
     """Cuts one request into packs, in document order; tags are the documents' indices.
 
     Args:
         request: What to cut.
-        budget: Tokens in a pack.
+        budget: How long packs should be.
         max_documents: Most documents in a pack.
         known: Whether a prefix need not be computed again; after the first pack this request's need not.
     """
     packs: list[Pack] = []
     builder = PackBuilder(max_documents, known)
+    tokens = budget.for_prefix(0 if known(request.prefix) else len(request.prefix))
     for index, document in enumerate(request.documents):
-        if not builder.fits(request.prefix, document, budget):
+        if not builder.fits(request.prefix, document, tokens):
             packs.append(builder.build())
             builder = PackBuilder(max_documents, lambda _: True)
+            tokens = budget.for_prefix(0)
         builder.add(request.prefix, document, index)
     if builder.documents:
         packs.append(builder.build())

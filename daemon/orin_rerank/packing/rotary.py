@@ -28,9 +28,11 @@ class RotaryTable:
 
     def __init__(self, head_dim: int, theta: float, sections: tuple[int, int, int] | None, max_position: int) -> None:
         half = head_dim // 2
-        # float32 throughout, as the reference computes them
+        # float32 as the reference has it, but for the power, which is rounded once: numpy's own float32 power is off in
+        # the last bit now and then, which a position of 10,000 makes 1e-3 of an angle.
         exponent = np.arange(0, head_dim, 2, dtype=np.float32) / np.float32(head_dim)
-        inverse = (np.float32(1.0) / np.power(np.float32(theta), exponent)).astype(np.float32)
+        power = np.power(theta, exponent.astype(np.float64)).astype(np.float32)
+        inverse = np.float32(1.0) / power
         angles = np.arange(max_position + 1, dtype=np.float32)[:, None] * inverse[None, :]
         self._cos = np.cos(angles)
         self._sin = np.sin(angles)
