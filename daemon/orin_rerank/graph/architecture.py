@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import math
 import os
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from orin_rerank.errors import CheckpointError
 
@@ -62,7 +63,8 @@ class VisionArchitecture:
         temporal_patch_size: Frames in a patch.
         merge_size: Side, in patches, of the square that becomes one token.
         positions: Rows of the learned position table, a square number.
-        deepstack_layers: Blocks whose output also goes to the first decoder layers, in that order.
+        deepstack_layers: Blocks whose output also goes to the first decoder layers: the lowest block's to the first,
+            whatever the order here, which is that of the mergers in the checkpoint.
         rope_theta: Base of the rotary frequencies.
     """
 
@@ -105,6 +107,8 @@ class Architecture:
 
 _VL_MODELS = {"qwen3_vl"}
 _TEXT_MODELS = {"qwen3"}
+_DEFAULT_SECTION: Final = (24, 20, 20)
+"""What transformers takes where a Qwen3-VL configuration names no sections."""
 
 
 def read_architecture(checkpoint: Path) -> Architecture:
@@ -126,14 +130,19 @@ def read_architecture(checkpoint: Path) -> Architecture:
         raise CheckpointError("the checkpoint has no config.json", item=str(path)) from None
     except (OSError, ValueError) as error:
         raise CheckpointError(f"config.json cannot be read: {error}", item=str(path)) from None
+    if not isinstance(raw, dict):
+        raise CheckpointError("config.json is no object", item=str(path))
     kind = raw.get("model_type")
     if kind not in _VL_MODELS | _TEXT_MODELS:
         known = ", ".join(sorted(_VL_MODELS | _TEXT_MODELS))
         raise CheckpointError(f"{kind!r} is not a reranker architecture known here ({known})", item="model_type")
     full = _complete(raw)
+    tied = bool(full["tie_word_embeddings"])
     if kind in _TEXT_MODELS:
-        return Architecture(_text(full, tied=bool(full["tie_word_embeddings"]), prefix=""), None)
-    text = _text(full["text_config"], tied=bool(full["tie_word_embeddings"]), prefix="text_config.")
+        return Architecture(_text(full, tied=tied, prefix=""), None)
+    text = _text(full["text_config"], tied=tied, prefix="text_config.")
+    if text.mrope_section is None:
+        text = dataclasses.replace(text, mrope_section=_DEFAULT_SECTION)
     return Architecture(text, _vision(full["vision_config"], text))
 
 
@@ -145,11 +154,19 @@ def _complete(raw: dict[str, Any]) -> dict[str, Any]:
 
     try:
         config = AutoConfig.for_model(**raw)
-    except (TypeError, ValueError, KeyError) as error:
-        raise CheckpointError(f"transformers does not accept the configuration: {error}", item="config.json") from None
-    full: dict[str, Any] = config.to_dict()
+        full: dict[str, Any] = config.to_dict()
+    except Exception as error:  # its validation raises classes of several libraries
+        raise CheckpointError(f"transformers does not accept the configuration: {error}", item="config.json") from error
     full["tie_word_embeddings"] = raw.get("tie_word_embeddings", full.get("tie_word_embeddings", True))
     return full
+
+
+def _number(config: dict[str, Any], key: str, prefix: str, kind: type[int | float]) -> Any:
+    """A setting that must be a positive number."""
+    value = config.get(key)
+    if isinstance(value, bool) or not isinstance(value, (int, kind)) or not value > 0:
+        raise CheckpointError(f"must be a positive {kind.__name__}, not {value!r}", item=f"{prefix}{key}")
+    return kind(value)
 
 
 def _rope(config: dict[str, Any], prefix: str) -> tuple[float, tuple[int, int, int] | None]:
@@ -174,9 +191,12 @@ def _rope(config: dict[str, Any], prefix: str) -> tuple[float, tuple[int, int, i
         )
     if rope:
         raise CheckpointError("unknown rotary setting", item=f"{prefix}rope_parameters.{min(rope)}")
-    if theta is None:
-        raise CheckpointError("the rotary base is missing", item=f"{prefix}rope_theta")
-    return float(theta), None if section is None else (int(section[0]), int(section[1]), int(section[2]))
+    base: float = _number({"rope_theta": theta}, "rope_theta", prefix, float)
+    if section is None:
+        return base, None
+    if not isinstance(section, (list, tuple)) or [type(n) for n in section] != [int] * 3 or min(section) < 0:
+        raise CheckpointError(f"must be three counts, not {section!r}", item=f"{prefix}rope_parameters.mrope_section")
+    return base, (section[0], section[1], section[2])
 
 
 def _text(config: dict[str, Any], *, tied: bool, prefix: str) -> TextArchitecture:
@@ -186,16 +206,20 @@ def _text(config: dict[str, Any], *, tied: bool, prefix: str) -> TextArchitectur
     if config.get("use_sliding_window"):
         raise CheckpointError("sliding-window attention is not supported", item=f"{prefix}use_sliding_window")
     theta, section = _rope(config, prefix)
-    heads = int(config["num_attention_heads"])
+
+    def integer(key: str) -> int:
+        return int(_number(config, key, prefix, int))
+
+    heads = integer("num_attention_heads")
     text = TextArchitecture(
-        hidden=int(config["hidden_size"]),
-        intermediate=int(config["intermediate_size"]),
-        layers=int(config["num_hidden_layers"]),
+        hidden=integer("hidden_size"),
+        intermediate=integer("intermediate_size"),
+        layers=integer("num_hidden_layers"),
         heads=heads,
-        kv_heads=int(config["num_key_value_heads"] or heads),
-        head_dim=int(config.get("head_dim") or config["hidden_size"] // heads),
-        vocabulary=int(config["vocab_size"]),
-        rms_norm_eps=float(config["rms_norm_eps"]),
+        kv_heads=heads if config.get("num_key_value_heads") is None else integer("num_key_value_heads"),
+        head_dim=integer("hidden_size") // heads if config.get("head_dim") is None else integer("head_dim"),
+        vocabulary=integer("vocab_size"),
+        rms_norm_eps=_number(config, "rms_norm_eps", prefix, float),
         rope_theta=theta,
         mrope_section=section,
         tied=tied,
@@ -204,40 +228,59 @@ def _text(config: dict[str, Any], *, tied: bool, prefix: str) -> TextArchitectur
         raise CheckpointError(
             f"{text.heads} query heads cannot share {text.kv_heads} key heads", item=f"{prefix}num_key_value_heads"
         )
-    if section is not None and sum(section) * 2 != text.head_dim:
-        raise CheckpointError(
-            f"sections {list(section)} do not add up to half of head_dim {text.head_dim}",
-            item=f"{prefix}rope_parameters.mrope_section",
-        )
+    if text.head_dim % 2:
+        raise CheckpointError(f"{text.head_dim} is odd, so its halves cannot turn", item=f"{prefix}head_dim")
     return text
 
 
 def _vision(config: dict[str, Any], text: TextArchitecture) -> VisionArchitecture:
     if config.get("hidden_act", "gelu_pytorch_tanh") != "gelu_pytorch_tanh":
         raise CheckpointError(f"{config['hidden_act']!r} is not supported", item="vision_config.hidden_act")
+    taps = config.get("deepstack_visual_indexes")
+    if not isinstance(taps, (list, tuple)) or any(type(layer) is not int for layer in taps):
+        raise CheckpointError(f"must be a list of blocks, not {taps!r}", item="vision_config.deepstack_visual_indexes")
+
+    def integer(key: str) -> int:
+        return int(_number(config, key, "vision_config.", int))
+
     vision = VisionArchitecture(
-        hidden=int(config["hidden_size"]),
-        intermediate=int(config["intermediate_size"]),
-        layers=int(config["depth"]),
-        heads=int(config["num_heads"]),
-        out_hidden=int(config["out_hidden_size"]),
-        channels=int(config["in_channels"]),
-        patch_size=int(config["patch_size"]),
-        temporal_patch_size=int(config["temporal_patch_size"]),
-        merge_size=int(config["spatial_merge_size"]),
-        positions=int(config["num_position_embeddings"]),
-        deepstack_layers=tuple(int(layer) for layer in config["deepstack_visual_indexes"]),
-        rope_theta=float((config.get("rope_parameters") or {}).get("rope_theta", 10000.0)),
+        hidden=integer("hidden_size"),
+        intermediate=integer("intermediate_size"),
+        layers=integer("depth"),
+        heads=integer("num_heads"),
+        out_hidden=integer("out_hidden_size"),
+        channels=integer("in_channels"),
+        patch_size=integer("patch_size"),
+        temporal_patch_size=integer("temporal_patch_size"),
+        merge_size=integer("spatial_merge_size"),
+        positions=integer("num_position_embeddings"),
+        deepstack_layers=tuple(taps),
+        rope_theta=_vision_rope(config),
     )
-    if vision.out_hidden != text.hidden:
-        raise CheckpointError(
-            f"features of width {vision.out_hidden} do not fit a decoder of width {text.hidden}",
-            item="vision_config.out_hidden_size",
-        )
-    if vision.position_grid**2 != vision.positions:
-        raise CheckpointError(f"{vision.positions} is no square number", item="vision_config.num_position_embeddings")
-    if len(vision.deepstack_layers) > text.layers:
-        raise CheckpointError("more taps than decoder layers", item="vision_config.deepstack_visual_indexes")
-    if any(not 0 <= layer < vision.layers for layer in vision.deepstack_layers):
-        raise CheckpointError("a tap lies outside the blocks", item="vision_config.deepstack_visual_indexes")
+    taps = vision.deepstack_layers
+    checks = (
+        (vision.channels == 3, "in_channels", "only three colour channels are supported"),
+        (vision.hidden % (4 * vision.heads) == 0, "num_heads", "heads whose width 4 does not divide are not supported"),
+        (vision.out_hidden == text.hidden, "out_hidden_size", f"does not fit a decoder of width {text.hidden}"),
+        (vision.position_grid**2 == vision.positions, "num_position_embeddings", "must be a square number"),
+        (len(taps) <= text.layers, "deepstack_visual_indexes", "has more taps than the decoder has layers"),
+        (set(taps) <= set(range(vision.layers)), "deepstack_visual_indexes", "a tap lies outside the blocks"),
+        (len(set(taps)) == len(taps), "deepstack_visual_indexes", "names a block twice"),
+    )
+    for holds, key, message in checks:
+        if not holds:
+            raise CheckpointError(f"{message}: {config[key]!r}", item=f"vision_config.{key}")
     return vision
+
+
+def _vision_rope(config: dict[str, Any]) -> float:
+    rope = dict(config.get("rope_parameters") or {})
+    kind = rope.pop("rope_type", "axial")
+    if kind not in ("axial", "default"):
+        raise CheckpointError(
+            f"rotary scaling {kind!r} is not supported", item="vision_config.rope_parameters.rope_type"
+        )
+    theta: float = _number({"rope_theta": rope.pop("rope_theta", 10000.0)}, "rope_theta", "vision_config.", float)
+    if rope:
+        raise CheckpointError("unknown rotary setting", item=f"vision_config.rope_parameters.{min(rope)}")
+    return theta

@@ -1,17 +1,17 @@
 """A checkpoint's tensors, read one at a time from safetensors files.
 
 The file format is an 8-byte little-endian header length, a JSON header with dtype, shape and byte range of every
-tensor, and the bytes. Files are mapped, so a tensor costs memory only while it is used; BF16, which numpy lacks, is
-widened to float32 exactly.
+tensor, and the bytes. Tensors are read when they are asked for, whole or in part, and nothing else costs memory; BF16,
+which numpy lacks, is widened to float32 exactly.
 """
 
 from __future__ import annotations
 
 import json
-import mmap
+import math
 import struct
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 import numpy.typing as npt
@@ -23,8 +23,13 @@ if TYPE_CHECKING:
 
 __all__ = ["Checkpoint", "TensorEntry"]
 
-_DTYPES = {"F64": np.float64, "F32": np.float32, "F16": np.float16, "BF16": np.uint16}
-_MAX_HEADER = 100_000_000  # the format's own limit
+_DTYPES: Final[dict[str, np.dtype[Any]]] = {
+    "F64": np.dtype("<f8"),
+    "F32": np.dtype("<f4"),
+    "F16": np.dtype("<f2"),
+    "BF16": np.dtype("<u2"),
+}
+_MAX_HEADER: Final = 100_000_000  # the format's own limit
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +38,7 @@ class TensorEntry:
 
     Attributes:
         file: Its safetensors file.
-        dtype: As the format names it: F64, F32, F16 or BF16.
+        dtype: As the format names it, such as BF16.
         shape: Its dimensions.
         begin: First byte in the file.
         end: One past its last byte in the file.
@@ -52,7 +57,6 @@ class Checkpoint:
 
     folder: Path
     entries: dict[str, TensorEntry]
-    _maps: dict[Path, mmap.mmap] = field(default_factory=dict, repr=False)
 
     @classmethod
     def open(cls, folder: Path) -> Checkpoint:
@@ -61,13 +65,13 @@ class Checkpoint:
         Raises:
             CheckpointError: If a file is missing, truncated or malformed; the item names it.
         """
-        index = folder / "model.safetensors.index.json"
-        if not index.exists():
-            return cls(folder, _read_header(folder / "model.safetensors"))
+        single, index = folder / "model.safetensors", folder / "model.safetensors.index.json"
+        if single.exists() or not index.exists():  # where both are there, transformers takes the single file too
+            return cls(folder, _read_header(single))
         try:
-            weight_map: dict[str, str] = json.loads(index.read_text(encoding="utf-8"))["weight_map"]
-        except (OSError, ValueError, KeyError, TypeError) as error:
-            raise CheckpointError(f"the shard index cannot be read: {error}", item=str(index)) from None
+            weight_map = {str(k): str(v) for k, v in json.loads(index.read_text("utf-8"))["weight_map"].items()}
+        except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+            raise CheckpointError(f"the shard index cannot be read: {error!r}", item=str(index)) from None
         entries: dict[str, TensorEntry] = {}
         for shard in sorted(set(weight_map.values())):
             entries.update(_read_header(folder / shard))
@@ -80,47 +84,53 @@ class Checkpoint:
         return name in self.entries
 
     def entry(self, name: str, shape: tuple[int, ...] | None = None) -> TensorEntry:
-        """Finds a tensor and checks its shape.
+        """Finds a tensor and checks its shape and that its dtype can be read.
 
         Raises:
-            CheckpointError: If it is missing or of another shape.
+            CheckpointError: If it is missing, of another shape, or of an integer or 8-bit dtype.
         """
         entry = self.entries.get(name)
         if entry is None:
             raise CheckpointError("the checkpoint lacks this tensor", item=name)
         if shape is not None and entry.shape != shape:
             raise CheckpointError(f"has shape {list(entry.shape)}, not {list(shape)}", item=name)
+        if entry.dtype not in _DTYPES:
+            raise CheckpointError(f"dtype {entry.dtype} is not supported", item=name)
+        _check_size(entry, name)
         return entry
 
-    def read(self, name: str) -> npt.NDArray[np.floating[Any]]:
-        """Returns a tensor: a view of the file for F64, F32 and F16, a float32 copy for BF16.
+    def read(self, name: str, begin: int = 0, end: int | None = None) -> npt.NDArray[np.floating[Any]]:
+        """Reads a tensor or a part of it: as it is stored, or widened to float32 where it is stored as BF16.
+
+        Args:
+            name: The tensor's.
+            begin: First row, along the first axis.
+            end: One past the last row; None means to the end.
 
         Raises:
-            CheckpointError: If it is missing.
+            CheckpointError: If it is missing or cannot be read.
         """
         entry = self.entry(name)
-        stored = np.frombuffer(
-            self._map(entry.file),
-            dtype=_DTYPES[entry.dtype],
-            offset=entry.begin,
-            count=(entry.end - entry.begin) // np.dtype(_DTYPES[entry.dtype]).itemsize,
-        )
-        stored = stored.reshape(entry.shape)
+        rows, *inner = entry.shape or (1,)
+        begin, end, _ = slice(begin, end).indices(rows)
+        width, dtype = math.prod(inner), _DTYPES[entry.dtype]
+        try:
+            stored = np.fromfile(
+                entry.file, dtype, (end - begin) * width, offset=entry.begin + begin * width * dtype.itemsize
+            ).reshape(end - begin, *inner)
+        except (OSError, ValueError) as error:
+            raise CheckpointError(f"cannot be read: {error}", item=f"{entry.file}: {name}") from error
         if entry.dtype == "BF16":
-            return (stored.astype(np.uint32) << np.uint32(16)).view(np.float32)
+            wide = stored.astype(np.uint32)
+            wide <<= np.uint32(16)
+            return wide.view(np.float32)
         return stored
 
-    def close(self) -> None:
-        """Unmaps the files; arrays that `read` returned must be gone."""
-        for mapping in self._maps.values():
-            mapping.close()
-        self._maps.clear()
 
-    def _map(self, file: Path) -> mmap.mmap:
-        if file not in self._maps:
-            with file.open("rb") as handle:
-                self._maps[file] = mmap.mmap(handle.fileno(), 0, access=mmap.ACCESS_READ)
-        return self._maps[file]
+def _check_size(entry: TensorEntry, name: str) -> None:
+    """A tensor of a known dtype has the bytes that its shape asks for."""
+    if entry.end - entry.begin != math.prod(entry.shape) * _DTYPES[entry.dtype].itemsize:
+        raise CheckpointError("the byte range does not fit the shape", item=f"{entry.file}: {name}")
 
 
 def _read_header(file: Path) -> dict[str, TensorEntry]:
@@ -130,11 +140,13 @@ def _read_header(file: Path) -> dict[str, TensorEntry]:
             (length,) = struct.unpack("<Q", handle.read(8))
             if length > min(_MAX_HEADER, size - 8):
                 raise CheckpointError("the file is truncated or not in safetensors format", item=str(file))
-            header: dict[str, Any] = json.loads(handle.read(length))
+            header = json.loads(handle.read(length))
     except FileNotFoundError:
         raise CheckpointError("the checkpoint lacks this file", item=str(file)) from None
     except (OSError, ValueError, struct.error) as error:
         raise CheckpointError(f"not in safetensors format: {error}", item=str(file)) from None
+    if not isinstance(header, dict):
+        raise CheckpointError("not in safetensors format: the header is no object", item=str(file))
     entries = {}
     for name, value in header.items():
         if name == "__metadata__":
@@ -144,9 +156,7 @@ def _read_header(file: Path) -> dict[str, TensorEntry]:
             begin, end = (8 + length + int(offset) for offset in value["data_offsets"])
         except (KeyError, TypeError, ValueError):
             raise CheckpointError("malformed tensor entry", item=f"{file}: {name}") from None
-        if dtype not in _DTYPES:
-            raise CheckpointError(f"dtype {dtype} is not supported", item=f"{file}: {name}")
-        if end > size or end - begin != int(np.prod(shape)) * np.dtype(_DTYPES[dtype]).itemsize:
+        if not 8 + length <= begin <= end <= size or min(shape, default=0) < 0:
             raise CheckpointError("the file is truncated or its header is wrong", item=f"{file}: {name}")
         entries[name] = TensorEntry(file, dtype, shape, begin, end)
     return entries

@@ -21,7 +21,7 @@ import numpy.typing as npt
 from orin_rerank.errors import CheckpointError, InternalError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Iterator
     from pathlib import Path
 
     from orin_rerank.graph.checkpoint import Checkpoint
@@ -33,8 +33,7 @@ MARGIN_ROW: Final = "orin_rerank.margin_row"
 
 _NUMPY: Final[dict[str, np.dtype[np.floating[Any]]]] = {"F16": np.dtype("<f2"), "F32": np.dtype("<f4")}
 _ALIGNMENT: Final = 64
-_CHUNK_ROWS_BYTES: Final = 64 << 20
-_FLOAT16_MAX: Final = float(np.finfo(np.float16).max)
+_PIECE_VALUES: Final = 4 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,7 +125,7 @@ class WeightFile:
             progress: Called with bytes written and bytes in all.
 
         Returns:
-            How many values of which tensor exceeded float16 and were clipped to its largest; empty as a rule.
+            How many values of which tensor exceeded the stored type and were clipped to its largest; empty as a rule.
 
         Raises:
             CheckpointError: If a tensor is missing, misshapen or not finite; the item names it.
@@ -139,13 +138,9 @@ class WeightFile:
                 out.write(self._header)
                 written = 0
                 for spec in self.specs:
-                    source: npt.NDArray[Any]
-                    if spec.name == MARGIN_ROW:
-                        source = margin_row
-                    else:
-                        checkpoint.entry(spec.name, spec.shape)
-                        source = checkpoint.read(spec.name)
-                    count = _write_tensor(out.write, spec, source)
+                    count = 0
+                    for values in [margin_row] if spec.name == MARGIN_ROW else _pieces(checkpoint, spec):
+                        count += _write_values(out.write, spec, values)
                     if count:
                         clipped[spec.name] = count
                     written += spec.nbytes
@@ -171,20 +166,24 @@ class WeightFile:
         return struct.pack("<Q", len(text)) + text
 
 
-def _write_tensor(write: Callable[[bytes], Any], spec: WeightSpec, source: npt.NDArray[Any]) -> int:
-    """Writes a tensor in slices of bounded size; returns how many values were clipped."""
-    flat = source.reshape(-1)
-    step = _CHUNK_ROWS_BYTES // 4
+def _pieces(checkpoint: Checkpoint, spec: WeightSpec) -> Iterator[npt.NDArray[np.floating[Any]]]:
+    """A tensor in pieces of bounded size, whole rows each."""
+    checkpoint.entry(spec.name, spec.shape)
+    step = max(1, _PIECE_VALUES // math.prod(spec.shape[1:]))
+    for begin in range(0, spec.shape[0], step):
+        yield checkpoint.read(spec.name, begin, begin + step)
+
+
+def _write_values(write: Callable[[bytes], Any], spec: WeightSpec, values: npt.NDArray[np.floating[Any]]) -> int:
+    """Writes a piece of a tensor; returns how many values were clipped."""
+    if not np.isfinite(values).all():
+        raise CheckpointError("holds values that are NaN or infinite", item=spec.name)
     clipped = 0
-    for start in range(0, flat.size, step):
-        values = flat[start : start + step]
-        if not np.isfinite(values).all():
-            raise CheckpointError("holds values that are NaN or infinite", item=spec.name)
-        if spec.dtype == "F16" and values.dtype != np.float16:
-            over = np.abs(values) > _FLOAT16_MAX
-            count = int(np.count_nonzero(over))
-            if count:
-                clipped += count
-                values = np.clip(values, -_FLOAT16_MAX, _FLOAT16_MAX)
-        write(np.ascontiguousarray(values, dtype=_NUMPY[spec.dtype]).tobytes())
+    target = _NUMPY[spec.dtype]
+    if values.dtype.itemsize > target.itemsize:
+        largest = float(np.finfo(target).max)
+        clipped = int(np.count_nonzero(np.abs(values) > largest))
+        if clipped:
+            values = np.clip(values, -largest, largest)
+    write(np.ascontiguousarray(values, dtype=target).tobytes())
     return clipped
