@@ -30,11 +30,22 @@ from orin_rerank.prompt.profile import ImageProfile, PromptFamily, PromptProfile
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-__all__ = ["FORMAT", "GOLDEN_FILE", "MANIFEST_FILE", "TOKENIZER_FILE", "Bundle", "FileEntry", "GraphEntry", "Manifest"]
+__all__ = [
+    "FORMAT",
+    "GOLDEN_FILE",
+    "MANIFEST_FILE",
+    "TOKENIZER_FILE",
+    "WEIGHTS_FILE",
+    "Bundle",
+    "FileEntry",
+    "GraphEntry",
+    "Manifest",
+]
 
 FORMAT: Final = 1
 MANIFEST_FILE: Final = "manifest.json"
 TOKENIZER_FILE: Final = "tokenizer.json"
+WEIGHTS_FILE: Final = "model.safetensors"
 GOLDEN_FILE: Final = "golden/pairs.jsonl"
 
 
@@ -101,7 +112,7 @@ class Manifest:
             value = json.loads(text)
             if value["format"] != FORMAT:
                 raise BundleError(f"is of format {value['format']!r}; this version reads {FORMAT}", item=MANIFEST_FILE)
-            return cls(
+            manifest = cls(
                 name=str(value["name"]),
                 prompt=_prompt(value["prompt"]),
                 architecture=_architecture(value["architecture"]),
@@ -113,6 +124,12 @@ class Manifest:
             )
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise BundleError(f"is malformed: {type(error).__name__}: {error}", item=MANIFEST_FILE) from error
+        # What is used must be what was verified.
+        graphs = [name for graph in manifest.graphs for name in (graph.text, graph.vision) if name is not None]
+        for name in (TOKENIZER_FILE, WEIGHTS_FILE, *graphs):
+            if name not in manifest.files:
+                raise BundleError("is used, but is not among the files", item=f"{MANIFEST_FILE}: {name}")
+        return manifest
 
 
 @dataclass(frozen=True, slots=True)
