@@ -133,9 +133,13 @@ def read_architecture(checkpoint: Path) -> Architecture:
     if not isinstance(raw, dict):
         raise CheckpointError("config.json is no object", item=str(path))
     kind = raw.get("model_type")
-    if kind not in _VL_MODELS | _TEXT_MODELS:
+    if not isinstance(kind, str) or kind not in _VL_MODELS | _TEXT_MODELS:
         known = ", ".join(sorted(_VL_MODELS | _TEXT_MODELS))
         raise CheckpointError(f"{kind!r} is not a reranker architecture known here ({known})", item="model_type")
+    # Before transformers looks for the factors of a scaling that is refused in any case.
+    if isinstance(raw.get("text_config"), dict):
+        _check_rope_type(raw["text_config"], "text_config.")
+    _check_rope_type(raw, "")
     full = _complete(raw)
     tied = bool(full["tie_word_embeddings"])
     if kind in _TEXT_MODELS:
@@ -169,13 +173,22 @@ def _number(config: dict[str, Any], key: str, prefix: str, kind: type[int | floa
     return kind(value)
 
 
+def _check_rope_type(config: dict[str, Any], prefix: str) -> None:
+    for name in ("rope_parameters", "rope_scaling"):
+        rope = config.get(name)
+        if not isinstance(rope, dict):
+            continue
+        for key in ("rope_type", "type"):
+            if rope.get(key, "default") not in ("default", "mrope"):
+                raise CheckpointError(f"rotary scaling {rope[key]!r} is not supported", item=f"{prefix}{name}.{key}")
+
+
 def _rope(config: dict[str, Any], prefix: str) -> tuple[float, tuple[int, int, int] | None]:
     """Rotary base and sections, in the spellings of transformers 4 and 5."""
+    _check_rope_type(config, prefix)
     rope = dict(config.get("rope_parameters") or config.get("rope_scaling") or {})
     theta = rope.pop("rope_theta", config.get("rope_theta"))
-    kind = rope.pop("rope_type", rope.pop("type", "default"))
-    if kind not in ("default", "mrope"):
-        raise CheckpointError(f"rotary scaling {kind!r} is not supported", item=f"{prefix}rope_parameters.rope_type")
+    rope.pop("rope_type", None)
     rope.pop("type", None)
     section = rope.pop("mrope_section", None)
     interleaved = rope.pop("mrope_interleaved", section is not None)

@@ -55,30 +55,43 @@ def embedding_name(*, vl: bool) -> str:
     return f"{_prefix(vl)}embed_tokens.weight"
 
 
-def text_weights(arch: TextArchitecture, *, vl: bool) -> list[WeightSpec]:
-    """The decoder's tensors, in an order that puts projections of one input side by side."""
+def text_weights(arch: TextArchitecture, *, vl: bool, matrices: str = "F16") -> list[WeightSpec]:
+    """The decoder's tensors, in an order that puts projections of one input side by side.
+
+    Args:
+        arch: The decoder.
+        vl: Whether the model takes images, and names its tensors accordingly.
+        matrices: How embedding and projections are stored, F16 or F32.
+    """
     p, h, d = _prefix(vl), arch.hidden, arch.head_dim
-    specs = [WeightSpec(embedding_name(vl=vl), "F16", (arch.vocabulary, h))]
+    specs = [WeightSpec(embedding_name(vl=vl), matrices, (arch.vocabulary, h))]
     for i in range(arch.layers):
         layer = f"{p}layers.{i}."
         specs += [
             WeightSpec(f"{layer}input_layernorm.weight", "F32", (h,)),
-            WeightSpec(f"{layer}self_attn.q_proj.weight", "F16", (arch.heads * d, h)),
-            WeightSpec(f"{layer}self_attn.k_proj.weight", "F16", (arch.kv_heads * d, h)),
-            WeightSpec(f"{layer}self_attn.v_proj.weight", "F16", (arch.kv_heads * d, h)),
+            WeightSpec(f"{layer}self_attn.q_proj.weight", matrices, (arch.heads * d, h)),
+            WeightSpec(f"{layer}self_attn.k_proj.weight", matrices, (arch.kv_heads * d, h)),
+            WeightSpec(f"{layer}self_attn.v_proj.weight", matrices, (arch.kv_heads * d, h)),
             WeightSpec(f"{layer}self_attn.q_norm.weight", "F32", (d,)),
             WeightSpec(f"{layer}self_attn.k_norm.weight", "F32", (d,)),
-            WeightSpec(f"{layer}self_attn.o_proj.weight", "F16", (h, arch.heads * d)),
+            WeightSpec(f"{layer}self_attn.o_proj.weight", matrices, (h, arch.heads * d)),
             WeightSpec(f"{layer}post_attention_layernorm.weight", "F32", (h,)),
-            WeightSpec(f"{layer}mlp.gate_proj.weight", "F16", (arch.intermediate, h)),
-            WeightSpec(f"{layer}mlp.up_proj.weight", "F16", (arch.intermediate, h)),
-            WeightSpec(f"{layer}mlp.down_proj.weight", "F16", (h, arch.intermediate)),
+            WeightSpec(f"{layer}mlp.gate_proj.weight", matrices, (arch.intermediate, h)),
+            WeightSpec(f"{layer}mlp.up_proj.weight", matrices, (arch.intermediate, h)),
+            WeightSpec(f"{layer}mlp.down_proj.weight", matrices, (h, arch.intermediate)),
         ]
     return [*specs, WeightSpec(f"{p}norm.weight", "F32", (h,)), WeightSpec(MARGIN_ROW, "F32", (h,))]
 
 
 def text_graph(
-    arch: TextArchitecture, weights: WeightFile, *, vl: bool, taps: int, dialect: Dialect, precision: Precision
+    arch: TextArchitecture,
+    weights: WeightFile,
+    *,
+    vl: bool,
+    taps: int,
+    dialect: Dialect,
+    precision: Precision,
+    merged: bool = True,
 ) -> onnx.ModelProto:
     """Writes the decoder graph.
 
@@ -89,8 +102,10 @@ def text_graph(
         taps: Decoder layers that get visual features added.
         dialect: Which operators to use.
         precision: What matrix products are computed in.
+        merged: Whether query, key and value, and gate and up, are one product each. Saves reading the input again,
+            costs cutting the output up.
     """
-    return _TextGraph(arch, GraphBuilder("text", weights, dialect, precision), vl, taps).write()
+    return _TextGraph(arch, GraphBuilder("text", weights, dialect, precision), vl, taps, merged).write()
 
 
 @dataclass(slots=True)
@@ -99,6 +114,7 @@ class _TextGraph:
     b: GraphBuilder
     vl: bool
     taps: int
+    merged: bool
     _known: str = ""
     _keep: str = ""
     _kept: list[str] = field(default_factory=list)
@@ -183,8 +199,10 @@ class _TextGraph:
             hidden = b.op("Add", residual, output, name="residual")
         with b.scope("mlp"):
             normed = self._rms_norm(hidden, b.weight(f"{name}post_attention_layernorm.weight"))
-            both = b.linear(normed, f"{name}mlp.gate_proj.weight", f"{name}mlp.up_proj.weight", name="gate_up")
-            gate, up = b.ops("Split", 2, both, b.shape(self.arch.intermediate, self.arch.intermediate), axis=1)
+            wide = self.arch.intermediate
+            gate, up = self._project(
+                normed, {f"{name}mlp.gate_proj.weight": wide, f"{name}mlp.up_proj.weight": wide}, "gate_up"
+            )
             gated = b.op("Mul", b.op("Mul", gate, b.op("Sigmoid", gate)), up, name="gated")
             return b.op("Add", hidden, b.linear(gated, f"{name}mlp.down_proj.weight", name="down"), name="residual")
 
@@ -194,28 +212,35 @@ class _TextGraph:
         name = f"{_prefix(self.vl)}layers.{i}.self_attn."
         nq, nkv = arch.heads, arch.kv_heads
         cos, sin = rotary
+        names = {
+            f"{name}{part}_proj.weight": count * arch.head_dim
+            for part, count in zip("qkv", (nq, nkv, nkv), strict=True)
+        }
         if rows is None:
-            merged = b.linear(
-                normed, f"{name}q_proj.weight", f"{name}k_proj.weight", f"{name}v_proj.weight", name="qkv"
-            )
-            heads = b.op("Reshape", merged, b.shape(-1, nq + 2 * nkv, arch.head_dim))
-            query, key, value = b.ops("Split", 3, heads, b.shape(nq, nkv, nkv), axis=1)
+            query, key, value = self._project(normed, names, "qkv")
             query_cos, query_sin, query_bias = cos, sin, bias
         else:
-            merged = b.linear(normed, f"{name}k_proj.weight", f"{name}v_proj.weight", name="kv")
-            heads = b.op("Reshape", merged, b.shape(-1, 2 * nkv, arch.head_dim))
-            key, value = b.ops("Split", 2, heads, b.shape(nkv, nkv), axis=1)
             chosen = b.op("Gather", normed, rows, axis=0)
-            query = b.op(
-                "Reshape", b.linear(chosen, f"{name}q_proj.weight", name="query"), b.shape(-1, nq, arch.head_dim)
-            )
+            query_weight = next(iter(names))
+            query = b.linear(chosen, query_weight, name="query")
+            del names[query_weight]
+            key, value = self._project(normed, names, "kv")
             query_cos, query_sin, query_bias = (b.op("Gather", x, rows, axis=0) for x in (cos, sin, bias))
+        query = b.op("Reshape", query, b.shape(-1, nq, arch.head_dim))
+        key, value = (b.op("Reshape", x, b.shape(-1, nkv, arch.head_dim)) for x in (key, value))
         query = self._rotate(self._rms_norm(query, b.weight(f"{name}q_norm.weight")), query_cos, query_sin)
         key = self._rotate(self._rms_norm(key, b.weight(f"{name}k_norm.weight")), cos, sin)
         key, value = self._with_known(i, b.cast(key, b.precision.onnx_type), b.cast(value, b.precision.onnx_type))
         if b.dialect is Dialect.FUSED:
             return self._fused_attention(query, key, value, query_bias)
         return self._primitive_attention(query, key, value, query_bias)
+
+    def _project(self, value: str, widths: dict[str, int], name: str) -> list[str]:
+        """Products of `value` with several weights that lie side by side, given with their output widths."""
+        b = self.b
+        if not self.merged:
+            return [b.linear(value, weight, name=name) for weight in widths]
+        return b.ops("Split", len(widths), b.linear(value, *widths, name=name), b.shape(*widths.values()), axis=1)
 
     def _with_known(self, i: int, key: str, value: str) -> tuple[str, str]:
         """Puts the rows of known prefixes before those of the sequence, and notes what is to be kept of these."""

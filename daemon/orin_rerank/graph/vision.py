@@ -37,23 +37,28 @@ _P: Final = "model.visual."
 _LAYER_NORM_EPS: Final = 1e-6
 
 
-def _merger(name: str, norm_width: int, arch: VisionArchitecture) -> list[WeightSpec]:
+def _merger(name: str, norm_width: int, arch: VisionArchitecture, matrices: str) -> list[WeightSpec]:
     wide = arch.hidden * arch.merge_size**2
     return [
         WeightSpec(f"{name}.norm.weight", "F32", (norm_width,)),
         WeightSpec(f"{name}.norm.bias", "F32", (norm_width,)),
-        WeightSpec(f"{name}.linear_fc1.weight", "F16", (wide, wide)),
+        WeightSpec(f"{name}.linear_fc1.weight", matrices, (wide, wide)),
         WeightSpec(f"{name}.linear_fc1.bias", "F32", (wide,)),
-        WeightSpec(f"{name}.linear_fc2.weight", "F16", (arch.out_hidden, wide)),
+        WeightSpec(f"{name}.linear_fc2.weight", matrices, (arch.out_hidden, wide)),
         WeightSpec(f"{name}.linear_fc2.bias", "F32", (arch.out_hidden,)),
     ]
 
 
-def vision_weights(arch: VisionArchitecture) -> list[WeightSpec]:
-    """The vision encoder's tensors, in the order in which the graph uses them."""
+def vision_weights(arch: VisionArchitecture, *, matrices: str = "F16") -> list[WeightSpec]:
+    """The vision encoder's tensors, in the order in which the graph uses them.
+
+    Args:
+        arch: The encoder.
+        matrices: How projections are stored, F16 or F32.
+    """
     h, p = arch.hidden, arch.patch_size
     specs = [
-        WeightSpec(f"{_P}patch_embed.proj.weight", "F16", (h, arch.channels, arch.temporal_patch_size, p, p)),
+        WeightSpec(f"{_P}patch_embed.proj.weight", matrices, (h, arch.channels, arch.temporal_patch_size, p, p)),
         WeightSpec(f"{_P}patch_embed.proj.bias", "F32", (h,)),
         WeightSpec(f"{_P}pos_embed.weight", "F32", (arch.positions, h)),
     ]
@@ -62,20 +67,20 @@ def vision_weights(arch: VisionArchitecture) -> list[WeightSpec]:
         specs += [
             WeightSpec(f"{block}norm1.weight", "F32", (h,)),
             WeightSpec(f"{block}norm1.bias", "F32", (h,)),
-            WeightSpec(f"{block}attn.qkv.weight", "F16", (3 * h, h)),
+            WeightSpec(f"{block}attn.qkv.weight", matrices, (3 * h, h)),
             WeightSpec(f"{block}attn.qkv.bias", "F32", (3 * h,)),
-            WeightSpec(f"{block}attn.proj.weight", "F16", (h, h)),
+            WeightSpec(f"{block}attn.proj.weight", matrices, (h, h)),
             WeightSpec(f"{block}attn.proj.bias", "F32", (h,)),
             WeightSpec(f"{block}norm2.weight", "F32", (h,)),
             WeightSpec(f"{block}norm2.bias", "F32", (h,)),
-            WeightSpec(f"{block}mlp.linear_fc1.weight", "F16", (arch.intermediate, h)),
+            WeightSpec(f"{block}mlp.linear_fc1.weight", matrices, (arch.intermediate, h)),
             WeightSpec(f"{block}mlp.linear_fc1.bias", "F32", (arch.intermediate,)),
-            WeightSpec(f"{block}mlp.linear_fc2.weight", "F16", (h, arch.intermediate)),
+            WeightSpec(f"{block}mlp.linear_fc2.weight", matrices, (h, arch.intermediate)),
             WeightSpec(f"{block}mlp.linear_fc2.bias", "F32", (h,)),
         ]
     for j in range(len(arch.deepstack_layers)):
-        specs += _merger(f"{_P}deepstack_merger_list.{j}", h * arch.merge_size**2, arch)
-    return [*specs, *_merger(f"{_P}merger", h, arch)]
+        specs += _merger(f"{_P}deepstack_merger_list.{j}", h * arch.merge_size**2, arch, matrices)
+    return [*specs, *_merger(f"{_P}merger", h, arch, matrices)]
 
 
 def vision_graph(
@@ -109,7 +114,7 @@ class _VisionGraph:
             cos, sin = (b.op("Unsqueeze", x, b.shape(1)) for x in (cos, sin))
         hidden = self._embed(patches, position_index, position_weight)
         taps = {layer: j for j, layer in enumerate(arch.deepstack_layers)}
-        deepstack = [""] * len(taps)
+        deepstack = []
         grid = b.op("Shape", position_index, end=1)
         for i in range(arch.layers):
             with b.scope(f"blocks.{i}"):
@@ -117,7 +122,7 @@ class _VisionGraph:
             if i in taps:
                 with b.scope(f"deepstack.{taps[i]}"):
                     name = f"{_P}deepstack_merger_list.{taps[i]}"
-                    deepstack[taps[i]] = self._merge(name, self._layer_norm(self._shuffle(hidden), f"{name}.norm"))
+                    deepstack.append(self._merge(name, self._layer_norm(self._shuffle(hidden), f"{name}.norm")))
         with b.scope("merger"):
             merged = self._merge(f"{_P}merger", self._shuffle(self._layer_norm(hidden, f"{_P}merger.norm")))
         features = [b.op("Unsqueeze", x, b.shape(0)) for x in (merged, *deepstack)]

@@ -5,14 +5,18 @@ from __future__ import annotations
 import json
 import shutil
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, cast
 
 import numpy as np
 import onnx
+from tokenizers import Tokenizer
 
 from orin_rerank.engines.bundle import (
     GOLDEN_FILE,
+    MANIFEST_FILE,
     TOKENIZER_FILE,
+    WEIGHTS_FILE,
     Bundle,
     FileEntry,
     GraphEntry,
@@ -26,19 +30,18 @@ from orin_rerank.graph.builder import Dialect, Precision
 from orin_rerank.graph.checkpoint import Checkpoint
 from orin_rerank.graph.text import embedding_name, text_graph, text_weights
 from orin_rerank.graph.vision import vision_graph, vision_weights
-from orin_rerank.graph.weights import WeightFile
+from orin_rerank.graph.weights import MARGIN_ROW, WeightFile
+from orin_rerank.prompt.encoder import PromptEncoder
 from orin_rerank.prompt.profile import ImageProfile, PromptFamily, PromptProfile
 from orin_rerank.prompt.tokenizer import PromptTokenizer
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from pathlib import Path
 
     from orin_rerank.prompt.encoded import Float32Array
 
 __all__ = ["ExportOptions", "ExportReport", "export_checkpoint"]
 
-WEIGHTS_FILE: Final = "model.safetensors"
 _HEAD: Final = "lm_head.weight"
 _INSTRUCTIONS: Final = {
     PromptFamily.VL: "Given a search query, retrieve relevant candidates that answer the query.",
@@ -77,7 +80,7 @@ class ExportReport:
 
     Attributes:
         bundle: The bundle.
-        clipped: How many weights of which tensor exceeded float16; empty as a rule.
+        clipped: How many weights of which tensor exceeded what they are stored in; empty as a rule.
     """
 
     bundle: Bundle
@@ -89,8 +92,8 @@ def export_checkpoint(
 ) -> ExportReport:
     """Writes a bundle.
 
-    Weights are read and written a tensor at a time. The manifest is written last, so an export that was cut short
-    leaves no bundle; run again, it starts over.
+    Weights are read and written in pieces. The manifest is written last, so an export that was cut short leaves no
+    bundle; run again, it starts over. Matrices of a checkpoint in float32 stay that; in any other they become float16.
 
     Args:
         checkpoint: Folder with config.json, tokenizer.json and safetensors.
@@ -109,18 +112,24 @@ def export_checkpoint(
     if not tokenizer_file.exists():
         raise CheckpointError("the checkpoint lacks this file", item=str(tokenizer_file))
     tokenizer = PromptTokenizer.from_file(tokenizer_file)
-    vl = architecture.vision is not None
-    specs = text_weights(architecture.text, vl=vl)
-    if architecture.vision is not None:
-        specs += vision_weights(architecture.vision)
-    weights = WeightFile(WEIGHTS_FILE, specs)
+    profile = _profile(checkpoint, architecture, options)
+    PromptEncoder(profile, tokenizer)  # has every token that the prompts need
+    size = Tokenizer.from_file(str(tokenizer_file)).get_vocab_size()
+    if size > architecture.text.vocabulary:
+        raise CheckpointError(
+            f"the tokenizer has {size} tokens, the embedding {architecture.text.vocabulary}", item="vocab_size"
+        )
+    weights = _weight_file(tensors, architecture)
+    margin_row = _margin_row(tensors, architecture, tokenizer.yes_id, tokenizer.no_id)
+    if out.exists() and out.samefile(checkpoint):
+        raise CheckpointError("a bundle cannot be written into its checkpoint", item=str(out))
 
     out.mkdir(parents=True, exist_ok=True)
-    (out / "manifest.json").unlink(missing_ok=True)
+    (out / MANIFEST_FILE).unlink(missing_ok=True)
     clipped = weights.write(
         out,
         tensors,
-        _margin_row(tensors, architecture, tokenizer.yes_id, tokenizer.no_id),
+        margin_row,
         lambda done, total: report(f"writing weights: {done >> 20} of {total >> 20} MiB"),
     )
     shutil.copyfile(checkpoint / "config.json", out / "config.json")
@@ -135,22 +144,36 @@ def export_checkpoint(
         name: FileEntry(hash_file(out / name), (out / name).stat().st_size, options.licence) for name in sorted(names)
     }
     name = options.name or checkpoint.resolve().name
-    write_manifest(out, Manifest(name, _profile(checkpoint, architecture, options), architecture, tuple(graphs), files))
+    write_manifest(out, Manifest(name, profile, architecture, tuple(graphs), files))
     return ExportReport(Bundle.open(out), clipped)
+
+
+def _weight_file(tensors: Checkpoint, architecture: Architecture) -> WeightFile:
+    """The layout of the weights, once the checkpoint is known to hold each of them."""
+    vl = architecture.vision is not None
+    entry = tensors.entry(embedding_name(vl=vl))
+    matrices = "F32" if entry.dtype in ("F32", "F64") else "F16"
+    specs = text_weights(architecture.text, vl=vl, matrices=matrices)
+    if architecture.vision is not None:
+        specs += vision_weights(architecture.vision, matrices=matrices)
+    for spec in specs:
+        if spec.name != MARGIN_ROW:
+            tensors.entry(spec.name, spec.shape)
+    return WeightFile(WEIGHTS_FILE, specs)
 
 
 def _margin_row(tensors: Checkpoint, architecture: Architecture, yes: int, no: int) -> Float32Array:
     """The head reduced to what a score needs: the row of "yes" minus the row of "no", in float32."""
+    text = architecture.text
     embedding = embedding_name(vl=architecture.vision is not None)
-    name = embedding if architecture.text.tied else _HEAD
-    if not architecture.text.tied and _HEAD not in tensors:
+    name = embedding if text.tied else _HEAD
+    if not text.tied and _HEAD not in tensors:
         raise CheckpointError(
             "config.json says the head is not tied to the embedding, but there is no head", item=_HEAD
         )
-    tensors.entry(name, (architecture.text.vocabulary, architecture.text.hidden))
-    head = tensors.read(name)
-    row: Float32Array = head[yes].astype(np.float32) - head[no].astype(np.float32)
-    return row
+    tensors.entry(name, (text.vocabulary, text.hidden))
+    rows = [tensors.read(name, token, token + 1)[0].astype(np.float32) for token in (yes, no)]
+    return cast("Float32Array", rows[0] - rows[1])
 
 
 def _write_graphs(
@@ -163,7 +186,16 @@ def _write_graphs(
             suffix = f"{dialect.value}.{precision.value}.onnx"
             entry = GraphEntry(dialect, precision, f"text.{suffix}", None if vision is None else f"vision.{suffix}")
             taps = 0 if vision is None else len(vision.deepstack_layers)
-            model = text_graph(text, weights, vl=vision is not None, taps=taps, dialect=dialect, precision=precision)
+            model = text_graph(
+                text,
+                weights,
+                vl=vision is not None,
+                taps=taps,
+                dialect=dialect,
+                precision=precision,
+                # A processor, for which fp32 is, loses more by cutting the product up than it gains by merging.
+                merged=precision is not Precision.FP32,
+            )
             _save(model, out / entry.text)
             if vision is not None and entry.vision is not None:
                 _save(vision_graph(vision, weights, dialect=dialect, precision=precision), out / entry.vision)
@@ -179,6 +211,8 @@ def _save(model: onnx.ModelProto, path: Path) -> None:
 def _copy_golden(golden: Path | None, out: Path) -> list[str]:
     if golden is None:
         return []
+    if not (golden / Path(GOLDEN_FILE).name).is_file():
+        raise CheckpointError("there are no golden pairs here", item=str(golden))
     target = (out / GOLDEN_FILE).parent
     if golden.resolve() != target.resolve():
         shutil.rmtree(target, ignore_errors=True)

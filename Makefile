@@ -1,0 +1,67 @@
+# Every target makes what it needs in .venv by itself; it takes Python 3.10 to 3.12 and nothing else.
+.DEFAULT_GOAL := help
+.PHONY: help demo test test-oracle lint format bench clean
+.SUFFIXES:
+
+PYTHON ?= $(shell for p in python3 python3.12 python3.11 python3.10; do \
+	$$p -c 'import sys; sys.exit(not (3, 10) <= sys.version_info[:2] <= (3, 12))' 2>/dev/null && { echo $$p; break; }; done)
+VENV := .venv
+ORACLE := .venv-oracle
+BIN := $(VENV)/bin
+SOURCES := setup.py pyproject.toml $(wildcard proto/orin_rerank/v1/*.proto)
+# The build's warnings are the packager's business; errors still show.
+PIP := -m pip --disable-pip-version-check install --quiet
+
+help:
+	@echo "make demo         start the daemon, rank real text and pictures, draw what came out"
+	@echo "make test         lint and test"
+	@echo "make lint         ruff, mypy --strict, the layer check, buf"
+	@echo "make bench        speeds, side by side with transformers (installs torch)"
+	@echo "make test-oracle  compare with transformers' own models (installs torch)"
+	@echo "make clean        remove what the other targets made"
+
+$(VENV)/bin/python:
+	@test -n "$(PYTHON)" || { echo "no Python 3.10, 3.11 or 3.12 was found; name one: make PYTHON=/path/to/python3" >&2; exit 1; }
+	$(PYTHON) -m venv $(VENV)
+
+$(VENV)/.run: $(SOURCES) | $(VENV)/bin/python
+	$(BIN)/python $(PIP) --editable .
+	@touch $@
+
+$(VENV)/.test: $(SOURCES) | $(VENV)/bin/python
+	$(BIN)/python $(PIP) --editable '.[test]'
+	@touch $@ $(VENV)/.run
+
+# The processor is enough for torch here; where the package index only has its CUDA build, this takes some GB.
+$(ORACLE)/.ready: $(SOURCES)
+	@test -n "$(PYTHON)" || { echo "no Python 3.10, 3.11 or 3.12 was found; name one: make PYTHON=/path/to/python3" >&2; exit 1; }
+	$(PYTHON) -m venv $(ORACLE)
+	$(ORACLE)/bin/python $(PIP) torch==2.13.0
+	$(ORACLE)/bin/python $(PIP) --editable '.[test,oracle]'
+	@touch $@
+
+demo: $(VENV)/.run
+	$(BIN)/python deploy/demo/demo.py
+
+test: lint
+	$(BIN)/python -m pytest -m "not oracle" $(PYTEST_ARGS)
+
+test-oracle: $(ORACLE)/.ready
+	$(ORACLE)/bin/python -m pytest -m oracle tests/oracle $(PYTEST_ARGS)
+
+lint: $(VENV)/.test
+	$(BIN)/ruff check
+	$(BIN)/ruff format --check
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+	$(BIN)/buf lint proto
+
+format: $(VENV)/.test
+	$(BIN)/ruff check --fix
+	$(BIN)/ruff format
+
+bench: $(ORACLE)/.ready
+	$(ORACLE)/bin/python tests/bench/bench.py $(BENCH_ARGS)
+
+clean:
+	rm -rf $(VENV) $(ORACLE) build dist daemon/*.egg-info daemon/orin_rerank/v1 .mypy_cache .ruff_cache .pytest_cache .import_linter_cache

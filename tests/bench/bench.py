@@ -1,0 +1,141 @@
+"""`make bench`: documents per second beside transformers, what each lever brings, and what the socket costs.
+
+Everything that is compared runs in turn in this one process and run, round by round; a ratio is the median of the
+rounds' ratios. The machine's speed may drift and other programs may run: the ratios hold where single figures do not.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterable
+from pathlib import Path
+
+import numpy as np
+from levers import lever_variants
+from rich.console import Console
+from rich.table import Table
+from socket_bench import socket_rows
+from transformers_model import TransformersModel
+from workloads import WORKLOADS, Workload
+
+from orin_rerank.engines.settings import EngineSettings
+from orin_rerank.lifecycle.model import LoadedModel
+from orin_rerank.lifecycle.startup import load_model
+from orin_rerank.prompt.encoded import EncodedRequest
+
+ROOT = Path(__file__).resolve().parents[2]
+BATCHES = (1, 2, 4, 8, 16)
+
+
+def timed(call: Callable[[], object]) -> float:
+    """Seconds that a call takes."""
+    started = time.perf_counter()
+    call()
+    return time.perf_counter() - started
+
+
+def best_batch(model: TransformersModel, request: EncodedRequest) -> int:
+    """The batch size at which transformers is fastest on this request, batched by length."""
+    sizes = [size for size in BATCHES if size <= len(request.documents)]
+    model.score(request, 1)
+    times = {size: timed(lambda size=size: model.score(request, size)) for size in sizes}
+    return min(times, key=times.__getitem__)
+
+
+def against_transformers(
+    ours: LoadedModel, theirs: TransformersModel, workloads: Iterable[Workload], rounds: int, table: Table
+) -> None:
+    """Adds a row for each workload."""
+    for workload in workloads:
+        requests = [ours.encoder.encode(workload.request(seed)) for seed in range(rounds + 1)]
+        size = best_batch(theirs, requests[0])
+        ours.score(requests[0])
+        worst = 0.0
+        pairs = []
+        for request in requests[1:]:
+            started = time.perf_counter()
+            reference = theirs.score(request, size)
+            between = time.perf_counter()
+            margins = ours.score(request)
+            pairs.append((time.perf_counter() - between, between - started))
+            worst = max(worst, float(np.abs(margins - reference).max()))
+        n = workload.documents
+        table.add_row(
+            workload.name,
+            f"{n / statistics.median(o for o, _ in pairs):.1f}",
+            f"{n / statistics.median(t for _, t in pairs):.1f}",
+            str(size),
+            f"{statistics.median(t / o for o, t in pairs):.2f}x",
+            f"{worst:.0e}",
+        )
+
+
+def levers(bundle: Path, threads: int, rounds: int, workload: Workload, table: Table) -> None:
+    """Adds a row for each variant of the engine, against the shipped one."""
+    with tempfile.TemporaryDirectory() as scratch:
+        variants = lever_variants(bundle, Path(scratch), threads)
+        base = load_model(bundle, EngineSettings(threads=threads))
+        for name, make in variants:
+            model = make()
+            pairs = []
+            for seed in range(rounds + 1):
+                request = base.encoder.encode(workload.request(1000 + seed))
+                pairs.append((timed(lambda: base.score(request)), timed(lambda: model.score(request))))
+            model.close()
+            n = workload.documents
+            table.add_row(
+                name,
+                f"{n / statistics.median(v for _, v in pairs[1:]):.1f}",
+                f"{statistics.median(b / v for b, v in pairs[1:]):.2f}x",
+            )
+        base.close()
+
+
+def main() -> int:
+    """Prints the tables."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument(
+        "--bundle", type=Path, default=Path(os.environ.get("ORIN_RERANK_BUNDLE", ROOT / "engines/mini"))
+    )
+    parser.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)))
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--only", choices=("transformers", "levers", "socket"), action="append")
+    options = parser.parse_args()
+    parts = options.only or ["transformers", "levers", "socket"]
+    console = Console(width=120)
+    console.print(f"{options.bundle.name}, full precision, {options.threads} cores, medians of {options.rounds} rounds")
+
+    if "transformers" in parts:
+        ours = load_model(options.bundle, EngineSettings(threads=options.threads))
+        image = ours.profile.image
+        assert image is not None, "the benchmark's bundle takes images"
+        theirs = TransformersModel.load(options.bundle, image, options.threads)
+        table = Table(title=f"against transformers (packs of {ours.budget.best} tokens here)", title_justify="left")
+        for column in ("request", "docs/s", "transformers", "its best batch", "ratio", "margins differ"):
+            table.add_column(column, justify="left" if column == "request" else "right")
+        against_transformers(ours, theirs, WORKLOADS, options.rounds, table)
+        ours.close()
+        console.print(table)
+    if "levers" in parts:
+        table = Table(title="what each lever brings, 50 texts", title_justify="left")
+        for column in ("variant", "docs/s", "of the shipped engine"):
+            table.add_column(column, justify="left" if column == "variant" else "right")
+        levers(options.bundle, options.threads, options.rounds, WORKLOADS[0], table)
+        console.print(table)
+    if "socket" in parts:
+        table = Table(title="over the socket", title_justify="left")
+        for column in ("what", "figure", "bar"):
+            table.add_column(column, justify="left" if column == "what" else "right")
+        for row in socket_rows(options.bundle, options.threads, options.rounds, WORKLOADS[0]):
+            table.add_row(*row)
+        console.print(table)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
