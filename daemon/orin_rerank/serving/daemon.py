@@ -54,8 +54,8 @@ class Daemon:
 
     Args:
         settings: How it is reached and how much it takes on.
-        load: Loads, warms and self-tests the model, and tells what it is doing; called on the engine thread, to which
-            the model's runner belongs from then on.
+        load: Loads, warms and self-tests the model, and tells what it is doing; called on the first engine
+            thread. The model is the daemon's from then on, and closed by it.
     """
 
     def __init__(self, settings: ServerSettings, load: Load) -> None:
@@ -169,7 +169,7 @@ class Daemon:
             await self._health.set(service, status)
 
     def _engine_main(self) -> None:
-        """The engine thread: load, serve, close."""
+        """The first engine thread: load, serve (with further threads where the engine has slots for them), close."""
         try:
             started = time.monotonic()
             model = self._load(self._state.report)
