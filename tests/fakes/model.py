@@ -69,7 +69,7 @@ class FakeEncoder:
         self.max_tokens = max_tokens
         self.encoded_documents = 0
 
-    def encode(self, request: RerankInput) -> EncodedRequest:
+    def encode(self, request: RerankInput, query_images: object = None) -> EncodedRequest:
         query = self._ids(request.query, "query", EmptyQueryError)
         prefix = [*(request.instruction or "default").encode(), 256, *query]
         documents = []

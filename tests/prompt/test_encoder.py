@@ -121,6 +121,16 @@ def test_equal_images_are_decoded_once(encoders):
     assert len(objects) == 1
 
 
+def test_the_querys_images_are_decoded_once_over_several_calls(encoders):
+    query = [ImagePart(picture())]
+    kept = {}
+    first, second = (
+        encoders[VL].encode(RerankInput(query, [[ImagePart(picture("PNG", 64, 64 + 32 * i))]]), kept) for i in (0, 1)
+    )
+    assert first.prefix.images[0] is second.prefix.images[0]
+    assert list(kept.values()) == [first.prefix.images[0]], "documents' images are not held on to"
+
+
 def test_the_digest_is_of_the_pixels(encoders):
     def digest(*args, **options):
         return (

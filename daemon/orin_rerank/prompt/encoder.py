@@ -114,12 +114,17 @@ class PromptEncoder:
         """Most tokens of a prefix and one of its documents together: what an engine must be able to hold."""
         return self._profile.max_tokens + (len(self._suffix) if self._template.suffix_is_extra else 0)
 
-    def encode(self, request: RerankInput) -> EncodedRequest:
+    def encode(self, request: RerankInput, query_images: dict[bytes, EncodedImage] | None = None) -> EncodedRequest:
         """Encodes a request: its shared prefix once, and every document.
 
         Prefix and document put together are the ids that the reference's tokenizer gives for the whole prompt (but
         for special tokens written out in text, which stay text here). An instruction that is None or blank means the
         default; content of white space alone counts as empty.
+
+        Args:
+            request: What to encode.
+            query_images: Images of the query that an earlier call has decoded; those of this one are put there. For a
+                caller who encodes a request's documents a piece at a time.
 
         Raises:
             InvalidRequestError: Or a class below it, naming `query`, `instruction`, `documents[i]` or, where one part
@@ -127,8 +132,9 @@ class PromptEncoder:
         """
         if not request.documents:
             raise NoDocumentsError("a request needs at least one document", item="documents")
-        decoded: dict[bytes, EncodedImage] = {}
-        query = self._gather(request.query, "query", EmptyQueryError, decoded)
+        query_images = {} if query_images is None else query_images
+        query = self._gather(request.query, "query", EmptyQueryError, query_images)
+        decoded = dict(query_images)
         documents = [
             self._gather(content, f"documents[{i}]", EmptyDocumentError, decoded)
             for i, content in enumerate(request.documents)

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from orin_rerank.prompt.content import Content, RerankInput
-    from orin_rerank.prompt.encoded import EncodedSegment
+    from orin_rerank.prompt.encoded import EncodedImage, EncodedSegment
     from orin_rerank.prompt.profile import PromptProfile
     from orin_rerank.serving.ports import Encoder
 
@@ -50,6 +50,7 @@ class PiecewiseEncoder:
         self._window = profile.max_tokens
         self._request = request
         self._prefix: EncodedSegment | None = None
+        self._query_images: dict[bytes, EncodedImage] = {}
         whole = slice(0, len(request.documents))
         self._places = list(_pieces(request.documents)) if _divisible(request, profile) else [whole]
 
@@ -76,7 +77,8 @@ class PiecewiseEncoder:
 
     def _encode(self, place: slice) -> EncodedRequest:
         try:
-            return self._encoder.encode(replace(self._request, documents=self._request.documents[place]))
+            piece = replace(self._request, documents=self._request.documents[place])
+            return self._encoder.encode(piece, self._query_images)
         except OrinRerankError as error:
             match = _DOCUMENT_ITEM.fullmatch(error.item or "")
             if match is not None:

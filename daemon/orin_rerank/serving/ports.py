@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from orin_rerank.packing.budget import TokenBudget
     from orin_rerank.packing.pack import Pack
     from orin_rerank.prompt.content import RerankInput
-    from orin_rerank.prompt.encoded import EncodedRequest, EncodedSegment
+    from orin_rerank.prompt.encoded import EncodedImage, EncodedRequest, EncodedSegment
     from orin_rerank.prompt.profile import PromptProfile
 
 __all__ = ["Encoder", "PackRunner", "ServedModel"]
@@ -19,8 +19,8 @@ __all__ = ["Encoder", "PackRunner", "ServedModel"]
 class Encoder(Protocol):
     """Turns requests into tokens and pixels; called from several threads at once."""
 
-    def encode(self, request: RerankInput) -> EncodedRequest:
-        """Encodes a request.
+    def encode(self, request: RerankInput, query_images: dict[bytes, EncodedImage] | None = None) -> EncodedRequest:
+        """Encodes a request, or a piece of it; `query_images` carries what was decoded of the query between pieces.
 
         Raises:
             InvalidRequestError: Names the offending part, such as `documents[3].content[0]`.
