@@ -109,7 +109,8 @@ def _show(console: Console, bundle: Path | None, pictures: Mapping[str, bytes]) 
 
 def _ask(console: Console, daemon: RunningDaemon, ranking: Ranking, pictures: Mapping[str, bytes]) -> tuple[Row, bool]:
     """Asks one question and prints the answer."""
-    documents = ranking.documents or tuple(Piece(picture=name) for name in pictures)
+    others = tuple(Piece(picture=name) for name in pictures if name != ranking.query.picture)
+    documents = ranking.documents or others
     items = Items(_item(ranking.query, pictures), [_item(document, pictures) for document in documents])
     request = rerank_pb2.RerankRequest(
         query=to_proto(items.query.parts), documents=[to_proto(item.parts) for item in items.documents], top_n=SHOWN

@@ -43,7 +43,7 @@ def pictures(tmp_path: Path) -> Path:
     names = {piece.picture for piece in pieces if piece.picture}
     names |= {name for ranking in RANKINGS if not ranking.documents for name in ranking.expected}
     for place, name in enumerate(sorted(names)):
-        picture(tmp_path / "images" / name, (place * 20, 255 - place * 20, 128), size=64)
+        picture(tmp_path / "images" / name, (place * 10, 255 - place * 10, 128), size=64)
     return tmp_path / "images"
 
 
