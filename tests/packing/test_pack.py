@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -40,7 +42,7 @@ def test_plans_lose_nothing_and_keep_budgets(
 @given(st.integers(1, 40), LENGTHS, st.integers(16, 128))
 def test_a_pack_ends_only_where_the_next_document_does_not_fit(prefix: int, documents: list[int], budget: int) -> None:
     packs = plan_packs(request(prefix, documents), TokenBudget.fixed(budget), 1000)
-    for number, (pack, following) in enumerate(zip(packs, packs[1:], strict=False)):
+    for number, (pack, following) in enumerate(itertools.pairwise(packs)):
         limit = TokenBudget.fixed(budget).for_prefix(prefix if number == 0 else 0)
         assert pack.tokens + documents[following.tags[0]] > limit
 

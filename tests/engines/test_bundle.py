@@ -1,0 +1,151 @@
+"""Bundles: read back as written, and every kind of damage named."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from orin_rerank.engines.bundle import MANIFEST_FILE, Bundle, Manifest
+from orin_rerank.errors import BundleError
+from orin_rerank.graph.builder import Dialect, Precision
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+
+@pytest.fixture
+def folder(vl_bundle: Bundle, tmp_path: Path) -> Path:
+    shutil.copytree(vl_bundle.folder, tmp_path / "bundle")
+    return tmp_path / "bundle"
+
+
+def _edit(folder: Path, change: Callable[[dict[str, Any]], object]) -> None:
+    path = folder / MANIFEST_FILE
+    value = json.loads(path.read_text())
+    change(value)
+    path.write_text(json.dumps(value))
+
+
+@pytest.mark.parametrize("name", ["vl_bundle", "text_bundle"])
+def test_a_manifest_reads_back_as_it_was(request: pytest.FixtureRequest, name: str) -> None:
+    bundle = request.getfixturevalue(name)
+    assert Manifest.from_json(bundle.manifest.to_json()) == bundle.manifest
+    assert (bundle.folder / MANIFEST_FILE).read_text() == bundle.manifest.to_json()
+    reports: list[str] = []
+    bundle.verify(reports.append)
+    assert len(reports) == len(bundle.manifest.files)
+
+
+def test_every_file_is_listed(vl_bundle: Bundle) -> None:
+    present = {path.relative_to(vl_bundle.folder).as_posix() for path in vl_bundle.folder.rglob("*") if path.is_file()}
+    assert present == {*vl_bundle.manifest.files, MANIFEST_FILE}
+
+
+def test_a_flipped_bit_anywhere_is_found(folder: Path) -> None:
+    bundle = Bundle.open(folder)
+    for name in bundle.manifest.files:
+        path = folder / name
+        size = path.stat().st_size
+        for place in (0, size // 2, size - 1):
+            with path.open("r+b") as file:
+                file.seek(place)
+                (old,) = file.read(1)
+                file.seek(place)
+                file.write(bytes([old ^ 1]))
+            with pytest.raises(BundleError) as caught:
+                bundle.verify()
+            assert caught.value.item == str(path)
+            with path.open("r+b") as file:
+                file.seek(place)
+                file.write(bytes([old]))
+    bundle.verify()
+
+
+def test_missing_short_and_long_files_are_found(folder: Path) -> None:
+    bundle = Bundle.open(folder)
+    path = folder / "model.safetensors"
+    whole = path.read_bytes()
+    for damage in (path.unlink, lambda: path.write_bytes(whole[:-1]), lambda: path.write_bytes(whole + b"\0")):
+        damage()
+        with pytest.raises(BundleError) as caught:
+            bundle.verify()
+        assert caught.value.item == str(path)
+        path.write_bytes(whole)
+
+
+@pytest.mark.parametrize("name", ["tokenizer.json", "model.safetensors", "text.fused.fp32.onnx"])
+def test_what_is_used_must_be_listed(folder: Path, name: str) -> None:
+    _edit(folder, lambda value: value["files"].pop(name))
+    with pytest.raises(BundleError, match=name):
+        Bundle.open(folder)
+
+
+def test_a_graph_outside_the_bundle_is_refused(folder: Path) -> None:
+    _edit(folder, lambda value: value["graphs"][0].update(text="../text.onnx"))
+    with pytest.raises(BundleError, match=r"\.\./text\.onnx"):
+        Bundle.open(folder)
+
+
+@pytest.mark.parametrize("path", ["../up", "/etc/passwd", "a/../../b", ""])
+def test_a_file_outside_the_bundle_is_refused(folder: Path, path: str) -> None:
+    _edit(folder, lambda value: value["files"].update({path: {"sha256": "", "bytes": 0, "licence": ""}}))
+    with pytest.raises(BundleError, match="leads out"):
+        Bundle.open(folder)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda value: value.pop("name"),
+        lambda value: value.pop("prompt"),
+        lambda value: value["prompt"].update(family="other"),
+        lambda value: value["prompt"].update(max_tokens="many"),
+        lambda value: value["prompt"]["image"].update(extra=1),
+        lambda value: value["architecture"]["text"].pop("heads"),
+        lambda value: value["architecture"].update(vision=3),
+        lambda value: value["graphs"][0].update(dialect="other"),
+        lambda value: value.update(graphs=3),
+        lambda value: value.update(files=[]),
+        lambda value: value["files"].update({"a": {"sha256": ""}}),
+    ],
+)
+def test_malformed_manifests_are_refused(folder: Path, change: Callable[[dict[str, Any]], object]) -> None:
+    _edit(folder, change)
+    with pytest.raises(BundleError, match=r"manifest\.json"):
+        Bundle.open(folder)
+
+
+@pytest.mark.parametrize("text", [b"", b"{", b"[]", b"3", b"null", b"\xff\xfe", b'{"format": 1}'])
+def test_a_manifest_that_is_none(folder: Path, text: bytes) -> None:
+    (folder / MANIFEST_FILE).write_bytes(text)
+    with pytest.raises(BundleError, match=r"manifest\.json"):
+        Bundle.open(folder)
+
+
+def test_another_format_is_refused(folder: Path) -> None:
+    _edit(folder, lambda value: value.update(format=2))
+    with pytest.raises(BundleError, match="format 2"):
+        Bundle.open(folder)
+
+
+def test_no_bundle(tmp_path: Path) -> None:
+    with pytest.raises(BundleError, match=r"manifest\.json"):
+        Bundle.open(tmp_path / "nowhere")
+
+
+def test_a_graph_that_was_not_written(folder: Path) -> None:
+    bundle = Bundle.open(folder)
+    assert bundle.graph(Dialect.FUSED, Precision.FP16).text == "text.fused.fp16.onnx"
+    _edit(folder, lambda value: value.update(graphs=value["graphs"][:1]))
+    with pytest.raises(BundleError, match="no fused graph in fp16"):
+        Bundle.open(folder).graph(Dialect.FUSED, Precision.FP16)
+
+
+def test_the_digest_follows_the_manifest(folder: Path, vl_bundle: Bundle) -> None:
+    assert Bundle.open(folder).digest == vl_bundle.digest
+    _edit(folder, lambda value: value.update(name="other"))
+    assert Bundle.open(folder).digest != vl_bundle.digest

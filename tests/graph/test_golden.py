@@ -1,0 +1,50 @@
+"""Margins of every graph of a bundle against stored ones of transformers."""
+
+from __future__ import annotations
+
+import random
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pytest
+
+from engines.running import make_encoder, make_engine, make_runner, margins_of, pairs_of, random_split
+from graph.golden_requests import golden_margins, golden_requests
+from orin_rerank.graph.builder import Dialect, Precision
+from orin_rerank.prompt.content import RerankInput
+
+if TYPE_CHECKING:
+    from engines.running import Pair
+    from orin_rerank.engines.bundle import Bundle
+
+
+def _pairs(name: str, bundle: Bundle) -> list[Pair]:
+    encoder = make_encoder(bundle)
+    return pairs_of(encoder.encode(RerankInput(query, documents)) for query, documents in golden_requests(name))
+
+
+@pytest.mark.parametrize("dialect", Dialect)
+def test_margins_equal_the_reference_in_any_packing(golden_bundle: tuple[str, Bundle], dialect: Dialect) -> None:
+    name, bundle = golden_bundle
+    pairs, golden = _pairs(name, bundle), golden_margins(name)
+    assert golden.std() > 0.1
+    engine = make_engine(bundle, dialect)
+    rng = random.Random(0)
+    packings = [[list(range(len(pairs)))], [[i] for i in range(len(pairs))]]
+    packings += [random_split(rng, len(pairs)) for _ in range(4)]
+    results = [
+        margins_of(make_runner(bundle, engine, remember=number % 2 == 0), pairs, packing)
+        for number, packing in enumerate(packings)
+    ]
+    assert np.abs(np.array(results) - golden).max() < 1e-4
+    assert np.ptp(results, axis=0).max() < 1e-5
+
+
+@pytest.mark.parametrize("dialect", Dialect)
+def test_float16_products_stay_near(golden_bundle: tuple[str, Bundle], dialect: Dialect) -> None:
+    name, bundle = golden_bundle
+    pairs, golden = _pairs(name, bundle), golden_margins(name)
+    runner = make_runner(bundle, make_engine(bundle, dialect, Precision.FP16))
+    margins = margins_of(runner, pairs, [range(len(pairs)), [0]])
+    difference = np.abs(margins - golden).max()
+    assert 0 < difference < 0.02
