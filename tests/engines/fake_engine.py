@@ -43,8 +43,8 @@ class FakeEngine:
         self.info = EngineInfo("fake", "fp32", tokens, 16, slots)
         self.computed: list[int] = []  # tokens of every run
         self.encoded: list[list[bytes]] = []  # images of every run of the vision encoder
-        self.before_run: Callable[[PackArrays], None] = lambda arrays: None
-        self.before_encoding: Callable[[Sequence[EncodedImage]], None] = lambda images: None
+        self.before_run: Callable[[PackArrays], None] = lambda _: None
+        self.before_encoding: Callable[[Sequence[EncodedImage]], None] = lambda _: None
         self.closed = False
         self._lock = threading.Lock()
 

@@ -65,7 +65,7 @@ def test_counts_what_it_holds(steps: list[tuple[int, int, bool]], size: int) -> 
         else:
             assert (cache.get(digest) is not None) == (digest in model)
         assert cache.nbytes == sum(model.values()) <= size
-        assert {d for d in map(lambda n: bytes([n]), range(6)) if d in cache} == model.keys()
+        assert {bytes([n]) for n in range(6) if bytes([n]) in cache} == model.keys()
 
 
 def test_threads_share_it() -> None:

@@ -157,7 +157,7 @@ def test_a_failed_encoding_fails_everyone_who_waits_and_is_tried_again() -> None
         for future in futures:
             with pytest.raises(EngineError, match="the encoder failed"):
                 future.result(5)
-    engine.before_encoding = lambda images: None
+    engine.before_encoding = lambda _: None
     made = pack((some(), [some(A)]))
     assert runner.run(made).margins.tolist() == expected(made)
 
@@ -174,7 +174,7 @@ def test_what_was_encoded_before_a_failure_is_kept() -> None:
     for _ in range(2):
         with pytest.raises(EngineError):
             runner.run(pack((some(), [some(A, C)])))
-    engine.before_encoding = lambda images: None
+    engine.before_encoding = lambda _: None
     assert runner.run(pack((some(), [some(A, C)]))).cached_images == {A.digest}
 
 
@@ -192,7 +192,7 @@ def test_an_error_of_the_engine_leaves_nothing_behind() -> None:
         runner.run(pack((prefix, [some()])))
     assert not runner.knows(prefix)
     assert engine.pool.counters.used == 0
-    engine.before_run = lambda arrays: None
+    engine.before_run = lambda _: None
     made = pack((prefix, [some()]))
     assert runner.run(made).margins.tolist() == expected(made)
 
@@ -202,7 +202,7 @@ def test_a_margin_that_is_no_finite_number_is_an_error_and_its_prefix_forgotten(
     engine = FakeEngine()
     runner = make(engine)
     prefix = some(A)
-    engine.before_encoding = lambda images: None
+    engine.before_encoding = lambda _: None
     poisoned = pack((prefix, [some(), some()]))
 
     def poison(arrays) -> None:

@@ -31,7 +31,7 @@ CONTENTS: list[tuple[list[Any], list[list[Any]]]] = [
 ]
 TEXTS: list[tuple[list[Any], list[list[Any]]]] = [
     (["red fire engine"], [["a fire truck"], ["une maison rouge"], ["the capital of Peru is Lima " * 5]]),
-    (["首都は？"], [["東京"], ["a fire truck"], ["?"]]),
+    (["日本の首都"], [["東京"], ["a fire truck"], ["?"]]),
 ]
 
 

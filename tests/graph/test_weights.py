@@ -79,7 +79,7 @@ def test_large_tensors_are_written_in_pieces_of_whole_rows(tmp_path: Path) -> No
     values = uniform("big", shape)
     write_safetensors(tmp_path / "model.safetensors", {"big": values}, "F32")
     weights = WeightFile("w.safetensors", [WeightSpec("big", "F16", shape)])
-    weights.write(tmp_path, Checkpoint.open(tmp_path), ROW, lambda done, total: None)
+    weights.write(tmp_path, Checkpoint.open(tmp_path), ROW, lambda *_: None)
     assert np.array_equal(load_file(tmp_path / "w.safetensors")["big"], values.astype(np.float16))
 
 

@@ -81,12 +81,16 @@ def test_margins_equal_the_reference_in_any_packing(
         margins_of(make_runner(bundle, engine, remember=number % 2 == 1), pairs, packing)
         for number, packing in enumerate(packings)
     ]
-    off, spread = np.abs(np.array(results) - golden).max(), np.ptp(results, axis=0).max()
+    off = np.abs(np.array(results) - golden).max()
+    # Packing only moves where sums are cut: of softmax over vector lanes, and of values over a product's blocks. What
+    # that changes is a share of the margin too, and these go up to 10.
+    change = np.abs(np.array(results[1:]) - results[0])
+    spread = change.max()
     record_property("largest_difference_from_reference", f"{off:.2e}")
     record_property("largest_difference_between_packings", f"{spread:.2e}")
     _log.info("%s: reference %.2e, packings %.2e, deviation %.2f", dialect.value, off, spread, golden.std())
     assert off < 1e-4
-    assert spread < 1e-5
+    assert (change < 1e-5 + 1e-6 * np.abs(golden)).all()
 
 
 @pytest.mark.parametrize("dialect", Dialect)

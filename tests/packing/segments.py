@@ -56,8 +56,8 @@ def packs(draw: st.DrawFn) -> Pack:
     def some() -> EncodedSegment:
         return segment(rng, [rng.choice(gallery) for _ in range(draw(st.integers(0, 2)))])
 
-    groups = []
-    for _ in range(draw(st.integers(1, 4))):
-        groups.append(PackGroup(some(), tuple(some() for _ in range(draw(st.integers(1, 3))))))
+    groups = [
+        PackGroup(some(), tuple(some() for _ in range(draw(st.integers(1, 3))))) for _ in range(draw(st.integers(1, 4)))
+    ]
     documents = sum(len(group.documents) for group in groups)
     return Pack(tuple(groups), tuple(range(documents)), sum(group.tokens for group in groups))

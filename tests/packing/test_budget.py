@@ -28,7 +28,9 @@ def test_a_long_prefix_leaves_half_the_budget_for_documents(prefix: int, tokens:
     assert TokenBudget.fixed(200).for_prefix(prefix) == tokens
 
 
-@pytest.mark.parametrize(("tokens", "seconds"), [((), ()), ((1, 2), (1.0,)), ((2, 1), (1.0, 1.0)), ((1, 1), (1.0, 1.0))])
+@pytest.mark.parametrize(
+    ("tokens", "seconds"), [((), ()), ((1, 2), (1.0,)), ((2, 1), (1.0, 1.0)), ((1, 1), (1.0, 1.0))]
+)
 def test_a_ladder_must_ascend(tokens: tuple[int, ...], seconds: tuple[float, ...]) -> None:
     with pytest.raises(InternalError):
         TokenBudget(tokens, seconds)

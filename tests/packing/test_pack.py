@@ -16,9 +16,7 @@ LENGTHS = st.lists(st.integers(1, 80), min_size=1, max_size=40)
 
 
 def request(prefix: int, documents: list[int]) -> EncodedRequest:
-    return EncodedRequest(
-        text_segment(prefix, 1000), tuple(text_segment(n, 2000 + i) for i, n in enumerate(documents))
-    )
+    return EncodedRequest(text_segment(prefix, 1000), tuple(text_segment(n, 2000 + i) for i, n in enumerate(documents)))
 
 
 @given(st.integers(1, 120), LENGTHS, st.integers(16, 128), st.integers(1, 10), st.booleans())
