@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import shutil
 from typing import TYPE_CHECKING, Any
@@ -26,7 +27,9 @@ def folder(vl_bundle: Bundle, tmp_path: Path) -> Path:
 def _edit(folder: Path, change: Callable[[dict[str, Any]], object]) -> None:
     path = folder / MANIFEST_FILE
     value = json.loads(path.read_text())
+    del value["sha256"]
     change(value)
+    value["sha256"] = hashlib.sha256((json.dumps(value, indent=2, ensure_ascii=False) + "\n").encode()).hexdigest()
     path.write_text(json.dumps(value))
 
 
@@ -63,6 +66,18 @@ def test_a_flipped_bit_anywhere_is_found(folder: Path) -> None:
                 file.seek(place)
                 file.write(bytes([old]))
     bundle.verify()
+
+
+def test_a_flipped_bit_in_the_manifest_is_found(folder: Path) -> None:
+    path = folder / MANIFEST_FILE
+    whole = path.read_bytes()
+    manifest = Bundle.open(folder).manifest
+    for place in range(0, len(whole), 3):
+        path.write_bytes(whole[:place] + bytes([whole[place] ^ 1 << place % 8]) + whole[place + 1 :])
+        try:
+            assert Bundle.open(folder).manifest == manifest, "read, but says something else"
+        except BundleError as error:
+            assert MANIFEST_FILE in str(error)  # noqa: PT017
 
 
 def test_missing_short_and_long_files_are_found(folder: Path) -> None:

@@ -68,6 +68,7 @@ class Shape:
     theta: float = 1e6
     vision: tuple[int, int, int] = (4, 64, 2)
     patch: int = 16
+    merge: int = 2
     positions: int = 64
     shards: bool = False
     seed: int = 0
@@ -120,6 +121,7 @@ def fresh_shape(seed: int) -> Shape:
         theta=rng.choice((1e4, 1e6, 5e6)),
         vision=(depth, vision_heads * rng.choice((16, 24, 32)), vision_heads),
         patch=rng.choice((8, 16)),
+        merge=rng.choice((1, 2, 2)),
         positions=rng.choice((4, 9, 16, 48)) ** 2,
         shards=rng.random() < 0.5,
         seed=seed,
@@ -156,6 +158,7 @@ def save_reference(folder: Path, shape: Shape) -> None:
             "num_heads": heads,
             "out_hidden_size": shape.hidden,
             "patch_size": shape.patch,
+            "spatial_merge_size": shape.merge,
             "num_position_embeddings": shape.positions,
             "deepstack_visual_indexes": list(shape.taps or ()),
         }
