@@ -19,7 +19,7 @@ PRIMITIVE = {
     "LessOrEqual", "MatMul", "Mul", "Or", "Range", "ReduceMean", "Reshape", "Shape", "Sigmoid", "Softmax", "Split",
     "Sqrt", "Squeeze", "Sub", "Tanh", "Transpose", "Unsqueeze", "Where",
 }  # fmt: skip
-FUSED = {"Attention", "Gelu", "RMSNormalization"}
+FUSED = {"Attention", "Gelu", "RMSNormalization", "RotaryEmbedding"}
 
 
 def _graphs(bundle: Bundle) -> list[tuple[GraphEntry, onnx.ModelProto]]:

@@ -95,7 +95,7 @@ def test_other_items_are_left_as_they_are():
 def test_pieces_behind_different_prefixes_are_never_mixed():
     class Fickle(FakeEncoder):
         def encode(self, request, query_images=None):
-            encoded = super().encode(request)
+            encoded = super().encode(request, query_images)
             first = request.documents[0] == (TextPart("0" * 8),)
             return encoded if first else EncodedRequest(encoded.documents[0], encoded.documents)
 

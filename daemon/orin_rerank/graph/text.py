@@ -298,6 +298,12 @@ class _TextGraph:
         """Turns `[rows, heads, D]` by the angles of its rows: the first half of a head against the second."""
         b, half = self.b, self.arch.head_dim // 2
         with b.scope("rotary"):
+            if b.dialect is Dialect.FUSED:
+                # The operator wants [batch, heads, sequence, D] and [batch, sequence, D/2]: every row is a batch of
+                # one token, so nothing has to be turned around.
+                four = b.op("Unsqueeze", heads, b.shape(2))
+                c, s = (b.op("Unsqueeze", x, b.shape(1)) for x in (cos, sin))
+                return b.op("Squeeze", b.op("RotaryEmbedding", four, c, s, name="fused"), b.shape(2))
             c, s = (b.op("Unsqueeze", x, b.shape(1)) for x in (cos, sin))
             first, second = b.ops("Split", 2, heads, b.shape(half, half), axis=2)
             turned_first = b.op("Sub", b.op("Mul", first, c), b.op("Mul", second, s))
