@@ -28,9 +28,7 @@ def grid_number(height: int, width: int) -> int:
     return GRIDS.index((height // PATCH, width // PATCH))
 
 
-def augment(
-    pixels: Tensor, fixed: Tensor, mono: Tensor, grid: Tensor, tables: GridTables, strength: Tensor
-) -> Tensor:
+def augment(pixels: Tensor, fixed: Tensor, mono: Tensor, grid: Tensor, tables: GridTables, strength: Tensor) -> Tensor:
     """Augmented patches [n, 64, 768] of uint8 pictures [n, 3, 128, 128].
 
     Args:

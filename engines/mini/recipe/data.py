@@ -13,7 +13,7 @@ import torch
 from PIL import Image
 from torch import Tensor
 
-from .pack import SIDE, TEXT_TOKENS
+from .pack import COLOURED, SIDE, TEXT_TOKENS
 from .records import LANGUAGES, MAX_KEYWORDS
 from .sources import EVALUATION_ONLY
 
@@ -81,8 +81,6 @@ class TrainingData:
         self.paired_emoji = self._put(np.flatnonzero(drawn & (other_counts > 1) & (kinds == "emoji")))
         fixed = [concept["group"] in _MIRRORED_WRONG or concept["kind"] == "icon" for concept in concepts]
         self.picture_fixed = self._put(np.array(fixed)[meta["concepts"]])
-        from .pack import COLOURED
-
         self.picture_mono = self._put(np.array([styles[s] not in COLOURED for s in meta["styles"]]))
         self._synsets(tables)
         if pixels is None:  # a stand-in that lets the code run without the pictures
@@ -144,9 +142,9 @@ def _other_styles(names: np.ndarray, pictures: np.ndarray, counts: np.ndarray) -
     others = np.full((len(names), MAX_PICTURES), -1, np.int64)
     found = np.zeros(len(names), np.int64)
     for members in same.values():
-        shown = [int(p) for concept in members for p in pictures[concept, : counts[concept]]]
-        for concept in members:
-            chosen = random.Random(concept).sample(shown, min(MAX_PICTURES, len(shown)))
-            others[concept, : len(chosen)] = chosen
-            found[concept] = len(chosen)
+        shown = [int(p) for member in members for p in pictures[member, : counts[member]]]
+        for member in members:
+            chosen = random.Random(member).sample(shown, min(MAX_PICTURES, len(shown)))
+            others[member, : len(chosen)] = chosen
+            found[member] = len(chosen)
     return others, found

@@ -169,7 +169,7 @@ def figures(
         found = scorer.embeddings(documents, number)
         owner = torch.arange(len(items)).repeat_interleave(torch.tensor(counts))
         flat = (asked[owner] * found).sum(-1)
-    scores = [part.tolist() for part in flat.split(counts)]
+    scores = [part.tolist() for part in torch.split(flat, counts)]
     rows = [
         metrics.evaluate(score, [document["relevance"] for document in item["documents"]])
         for score, item in zip(scores, items, strict=True)

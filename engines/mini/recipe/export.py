@@ -1,6 +1,6 @@
 """Step 7: turns trained FP16 weights into a checkpoint folder that transformers loads.
 
-    python -m recipe.export --weights model.safetensors --tokenizer tokenizer.json --out DIR
+python -m recipe.export --weights model.safetensors --tokenizer tokenizer.json --out DIR
 """
 
 from __future__ import annotations

@@ -40,7 +40,7 @@ def patches_for_transformers(picture: np.ndarray) -> torch.Tensor:
 def reference(model: Any, tokenizer: Tokenizer, text: str, pictures: list[np.ndarray]) -> float:
     """The margin of one prompt according to transformers."""
     ids = torch.tensor([tokenizer.encode(text, add_special_tokens=False).ids])
-    pad = tokenizer.token_to_id("<|image_pad|>")
+    pad = int(tokenizer.token_to_id("<|image_pad|>") or 0)
     extra: dict[str, Any] = {}
     if pictures:
         grids = [[1, p.shape[0] // 16, p.shape[1] // 16] for p in pictures]
@@ -50,7 +50,7 @@ def reference(model: Any, tokenizer: Tokenizer, text: str, pictures: list[np.nda
         out = model.model(
             input_ids=ids,
             attention_mask=torch.ones_like(ids),
-            mm_token_type_ids=(ids == pad).int(),
+            mm_token_type_ids=torch.eq(ids, pad).int(),
             use_cache=False,
             **extra,
         )

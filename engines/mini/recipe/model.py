@@ -151,9 +151,7 @@ class Prefix:
     mask: Tensor
 
 
-def text_layer(
-    x: Tensor, weights: Weights, cos: Tensor, sin: Tensor, mask: Tensor, deep: Tensor | None
-) -> Tensor:
+def text_layer(x: Tensor, weights: Weights, cos: Tensor, sin: Tensor, mask: Tensor, deep: Tensor | None) -> Tensor:
     """One decoder layer without a shared prefix."""
     q, k, v = _project(x, weights, cos, sin)
     groups = HEADS // KV_HEADS

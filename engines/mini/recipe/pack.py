@@ -13,6 +13,7 @@ import json
 from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from PIL import Image
@@ -75,7 +76,7 @@ def pack_texts(work: Work, tokenizer_path: Path, concepts: list[Concept]) -> Non
     synsets = wordnet.load(work.data / "synsets.jsonl")
     lemmas = [[texts.add(lemma) for lemma in synset.lemmas[:MAX_LEMMAS]] for synset in synsets]
     glosses = [texts.add(synset.gloss) for synset in synsets]
-    tables = {}
+    tables: dict[str, Any] = {}
     for name, lead in (("first", ""), ("next", " ")):
         encoded = tokenizer.encode_batch([lead + text for text in texts.all], add_special_tokens=False)
         ids = [entry.ids[:TEXT_TOKENS] for entry in encoded]

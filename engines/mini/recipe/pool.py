@@ -56,9 +56,7 @@ class Pool:
         return [
             number
             for number, concept in enumerate(self.concepts)
-            if concept["kind"] == "emoji"
-            and concept["split"] == split
-            and (concept["withheld"] or not withheld)
+            if concept["kind"] == "emoji" and concept["split"] == split and (concept["withheld"] or not withheld)
         ]
 
     def drawn(self, split: str) -> list[int]:

@@ -81,7 +81,12 @@ class Assembler:
         head = self.prefix_ids.shape[1] if choice is not None else 0
         length = sum(_length(segment) for segment in segments) + head
         padding = -length % _MULTIPLE
-        hidden, valid, advance, rows, columns, images = [], [], [], [], [], []
+        hidden: list[Tensor] = []
+        valid: list[Tensor] = []
+        advance: list[Tensor] = []
+        rows: list[Tensor] = []
+        columns: list[Tensor] = []
+        images: list[tuple[int, Features]] = []
         if padding:
             none = torch.zeros(batch, padding, device=device)
             hidden.append(torch.zeros(batch, padding, HIDDEN, device=device))

@@ -161,10 +161,7 @@ def icon_sets(work: Work) -> list[IconSet]:
         IconSet(
             "tabler",
             "tabler",
-            lambda n: n in tabler
-            and n not in brands
-            and not n.startswith("brand-")
-            and not n.endswith(tabler_ends),
+            lambda n: n in tabler and n not in brands and not n.startswith("brand-") and not n.endswith(tabler_ends),
             _same,
             {name: entry["tags"] for name, entry in tabler.items()},
         ),
@@ -172,14 +169,9 @@ def icon_sets(work: Work) -> list[IconSet]:
         IconSet(
             "mdi",
             "mdi",
-            lambda n: n in mdi
-            and "Brand / Logo" not in mdi[n]["tags"]
-            and not n.endswith(mdi_ends),
+            lambda n: n in mdi and "Brand / Logo" not in mdi[n]["tags"] and not n.endswith(mdi_ends),
             _same,
-            {
-                name: entry["aliases"] + [tag for tag in entry["tags"] if "/" not in tag]
-                for name, entry in mdi.items()
-            },
+            {name: entry["aliases"] + [tag for tag in entry["tags"] if "/" not in tag] for name, entry in mdi.items()},
         ),
         IconSet("ph", "ph", _without(*ph_ends), _same, {}),
         IconSet(
@@ -258,13 +250,9 @@ def clip_art(work: Work) -> Iterator[tuple[Concept, str]]:
         if _CLIP_SKIPPED.search(str(path)) or path.stat().st_size > 600_000:
             continue
         text = path.read_text(encoding="utf-8", errors="replace")
-        title = re.search(r"<dc:title>\s*(.*?)\s*</dc:title>", text, re.S)
-        tags = [tag.lower() for tag in re.findall(r"<rdf:li>\s*(.*?)\s*</rdf:li>", text, re.S)]
-        tags = [
-            tag
-            for tag in tags
-            if tag and len(tag) < 25 and tag not in _CLIP_TAGS_SKIPPED and "<" not in tag
-        ]
+        title = re.search(r"<dc:title>\s*(.*?)\s*</dc:title>", text, re.DOTALL)
+        tags = [tag.lower() for tag in re.findall(r"<rdf:li>\s*(.*?)\s*</rdf:li>", text, re.DOTALL)]
+        tags = [tag for tag in tags if tag and len(tag) < 25 and tag not in _CLIP_TAGS_SKIPPED and "<" not in tag]
         if not title or not tags or "gramastar" in title.group(1) or "<" in title.group(1):
             continue
         if not any(mark in text.lower() for mark in _PUBLIC_DOMAIN):
@@ -274,8 +262,7 @@ def clip_art(work: Work) -> Iterator[tuple[Concept, str]]:
             continue
         place = str(path.relative_to(work.openclipart))
         keywords = [html.unescape(tag) for tag in dict.fromkeys(tags)][:12]
-        yield Concept("clip", f"oc:{place}", f"oc/{place.rsplit('/', 1)[0]}", {"en": name},
-                      {"en": keywords}), text
+        yield Concept("clip", f"oc:{place}", f"oc/{place.rsplit('/', 1)[0]}", {"en": name}, {"en": keywords}), text
 
 
 def terms(work: Work) -> Iterator[Concept]:

@@ -58,9 +58,7 @@ class Holdout:
             if concept.kind != "emoji":
                 concept.split = self._other(concept, held, icons_held)
 
-    def _other(
-        self, concept: Concept, held: set[tuple[str, ...]], icons_held: set[tuple[str, ...]]
-    ) -> str:
+    def _other(self, concept: Concept, held: set[tuple[str, ...]], icons_held: set[tuple[str, ...]]) -> str:
         stems = _stems(concept.names["en"])
         runs = (stems[at : at + n] for n in range(1, 5) for at in range(len(stems) - n + 1))
         if any(run in held for run in runs):

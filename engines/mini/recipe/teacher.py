@@ -58,4 +58,5 @@ def vectors(folder: Path, texts: list[str], device: torch.device) -> Tensor:
         out[torch.tensor(chosen, device=device)] = torch.nn.functional.normalize(pooled, dim=-1)
     centred = out - out.mean(0)
     _, axes = torch.linalg.eigh(centred.T @ centred / len(centred))
-    return centred @ axes[:, -WIDTH:]
+    components: Tensor = axes[:, -WIDTH:]
+    return torch.matmul(centred, components)

@@ -115,7 +115,7 @@ class Trainer:
             batch = self.sampler.batch(kind, self.plan.batch)
             candidates = self.plan.candidates // 2 if kind == "long" else self.plan.candidates
             loss, hit = self.objective.bi(batch) if mode == "bi" else self.objective.cross(batch, candidates)
-        loss.backward()
+        loss.backward()  # type: ignore[no-untyped-call]
         norm = torch.nn.utils.clip_grad_norm_(self.parameters, 1.0, foreach=True)
         # The fused optimiser leaves everything as it is where this says so: one bad batch, no bad weights.
         bad = (~torch.isfinite(norm)).float()
@@ -128,7 +128,7 @@ class Trainer:
 
     def prepare(self, log: Any) -> None:
         """Warms every step up (which compiles it and fills the optimiser's state), then captures it."""
-        side = torch.cuda.Stream()
+        side = torch.cuda.Stream()  # type: ignore[no-untyped-call]
         pool = torch.cuda.graph_pool_handle()
         for key in self.keys:
             begun = time.time()
@@ -249,18 +249,18 @@ def main() -> None:
     small = {"batch": 16, "warmup": 2} if arguments.tiny else {}
     plan = Plan(arguments.bi_seconds, arguments.cross_seconds, **small)
     trainer = Trainer(fast, objective, sampler, plan)
-    tasks = json.loads((arguments.packed / "evalsets.json").read_text(encoding="utf-8"))
+    tasks: dict[str, Any] = json.loads((arguments.packed / "evalsets.json").read_text(encoding="utf-8"))
     if arguments.tiny:
         tasks = {task: items[:1] for task, items in tasks.items()}
-        pixels = np.zeros((int(data.picture_fixed.shape[0]), 3, 128, 128), np.uint8)
     else:
         trainer.prepare(log)
+    shown = np.zeros((len(data.picture_fixed), 3, 128, 128), np.uint8) if pixels is None else pixels
     plain = FastModel(model, vocabulary)  # evaluation shapes vary too much to compile
 
     @torch.no_grad()
     def evaluate(names: list[str], *, cross: bool, limit: int | None) -> dict[str, list[float]]:
         chosen = {name: tasks[name][:limit] for name in names}
-        scorer, number = packed_scorer(plain, tokenizer, chosen, pixels)
+        scorer, number = packed_scorer(plain, tokenizer, chosen, shown)
         return {name: figures(scorer, items, number, cross=cross)[0] for name, items in chosen.items()}
 
     watched = [name for name in tasks if name.startswith("v_")]
@@ -270,7 +270,7 @@ def main() -> None:
     rounded = half_state(model)
     model.load_state_dict({name: value.float() for name, value in rounded.items()}, strict=False)
     save(arguments.out / "model.safetensors", model)
-    result = {
+    result: dict[str, Any] = {
         "cross": evaluate(reported, cross=True, limit=None),
         "bi": evaluate(reported, cross=False, limit=None),
         "history": history,
@@ -320,7 +320,8 @@ def run(trainer: Trainer, plan: Plan, dials: Dials, log: Any, validate: Any, arg
             told = time.time()
             log(f"skipped {skipped:.0f}", f"scale {float(trainer.objective.log_scale.detach().exp()):.1f}")
             seen = {f"{m} {k}": [round(x, 3) for x in v.tolist()] for (m, k), v in trainer.seen.items()}
-            log(f"step {step} at {elapsed:.0f}s rate {float(trainer.rate):.1e}", {k: v for k, v in seen.items() if v[0]})
+            seen = {key: values for key, values in seen.items() if values[0]}
+            log(f"step {step} at {elapsed:.0f}s rate {float(trainer.rate):.1e}", seen)
         if checks and elapsed >= checks[0]:
             checks.pop(0)
             pause = time.time()

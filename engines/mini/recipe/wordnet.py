@@ -36,8 +36,7 @@ def read(work: Work) -> list[Synset]:
             head, gloss = line.split(" | ", 1)
             fields = head.split()
             lemmas = [
-                re.sub(r"\(\w+\)", "", fields[4 + 2 * word]).replace("_", " ")
-                for word in range(int(fields[3], 16))
+                re.sub(r"\(\w+\)", "", fields[4 + 2 * word]).replace("_", " ") for word in range(int(fields[3], 16))
             ]
             # Usage examples follow the explanation in quotes; they would give lemmas away.
             explained = re.split(r';\s*"', gloss.strip())[0].strip().strip('"').strip(".;, ")
