@@ -104,6 +104,7 @@ def main() -> int:
     )
     parser.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)))
     parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--match", default="", help="only requests whose name holds this")
     parser.add_argument("--only", choices=("transformers", "levers", "socket"), action="append")
     options = parser.parse_args()
     parts = options.only or ["transformers", "levers", "socket"]
@@ -118,7 +119,8 @@ def main() -> int:
         table = Table(title=f"against transformers (packs of {ours.budget.best} tokens here)", title_justify="left")
         for column in ("request", "docs/s", "transformers", "its best batch", "ratio", "margins differ"):
             table.add_column(column, justify="left" if column == "request" else "right")
-        against_transformers(ours, theirs, WORKLOADS, options.rounds, table)
+        chosen = [workload for workload in WORKLOADS if options.match in workload.name]
+        against_transformers(ours, theirs, chosen, options.rounds, table)
         ours.close()
         console.print(table)
     if "levers" in parts:

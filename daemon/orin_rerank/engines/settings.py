@@ -38,10 +38,10 @@ class EngineSettings:
     pool_timeout_s: float = 30.0
 
     def __post_init__(self) -> None:
-        for name, low in (("threads", 1), ("token_budget", 16)):
+        for name, low, high in (("threads", 1, 1024), ("token_budget", 16, 65536)):
             value = getattr(self, name)
-            if value is not None and value < low:
-                raise SettingsError(f"must be at least {low}, not {value}", item=name)
+            if value is not None and not low <= value <= high:
+                raise SettingsError(f"must be from {low} to {high}, not {value}", item=name)
         for name in ("feature_cache_bytes", "prefix_cache_bytes"):
             if getattr(self, name) < 0:
                 raise SettingsError("must not be negative", item=name)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 from dataclasses import dataclass
 from pathlib import Path
@@ -140,12 +141,17 @@ def export_checkpoint(
     names += [name for graph in graphs for name in (graph.text, graph.vision) if name is not None]
     names += _copy_golden(options.golden, out)
     report("hashing")
-    files = {
-        name: FileEntry(hash_file(out / name), (out / name).stat().st_size, options.licence) for name in sorted(names)
-    }
+    files = {name: _settle(out / name, options.licence) for name in sorted(names)}
     name = options.name or checkpoint.resolve().name
     write_manifest(out, Manifest(name, profile, architecture, tuple(graphs), files))
     return ExportReport(Bundle.open(out), clipped)
+
+
+def _settle(path: Path, licence: str) -> FileEntry:
+    """Sees to it that a file is on disk before a manifest vouches for it."""
+    with path.open("rb") as file:
+        os.fsync(file.fileno())
+    return FileEntry(hash_file(path), path.stat().st_size, licence)
 
 
 def _weight_file(tensors: Checkpoint, architecture: Architecture) -> WeightFile:
