@@ -140,7 +140,9 @@ class _TextGraph:
         last = b.input("last", TensorProto.INT32, ["documents"])
         kind = b.precision.onnx_type
         known_shape: list[int | str] = [arch.layers, 2, "known", arch.kv_heads, arch.head_dim]
-        self._known = b.input("known", kind, known_shape)
+        # [L, 2, C, G, D] as [2 L, C, G D]: row by row what the projections give, and one Gather a layer takes
+        known = b.input("known", kind, known_shape)
+        self._known = b.op("Reshape", known, b.shape(2 * arch.layers, -1, arch.kv_heads * arch.head_dim))
         known_id = b.input("known_id", TensorProto.INT32, ["known"])
         self._keep = b.input("keep", TensorProto.INT32, ["keep"])
         bias = self._mask(prefix_id, document_id, known_id)
@@ -156,7 +158,8 @@ class _TextGraph:
             row = b.weight(MARGIN_ROW, shape=(arch.hidden, 1))
             margin = b.op("Squeeze", b.op("MatMul", normed, row), b.shape(1))
         b.output(margin, "margin", TensorProto.FLOAT, ["documents"])
-        kept = b.op("Concat", *(b.op("Unsqueeze", layer, b.shape(0)) for layer in self._kept), axis=0, name="all_kept")
+        rows_kept = b.op("Concat", *self._kept, axis=0, name="all_kept")
+        kept = b.op("Reshape", rows_kept, b.shape(arch.layers, 2, -1, arch.kv_heads, arch.head_dim))
         b.output(kept, "kept", kind, [arch.layers, 2, "keep", arch.kv_heads, arch.head_dim])
         return b.model()
 
@@ -226,11 +229,10 @@ class _TextGraph:
             del names[query_weight]
             key, value = self._project(normed, names, "kv")
             query_cos, query_sin, query_bias = (b.op("Gather", x, rows, axis=0) for x in (cos, sin, bias))
-        query = b.op("Reshape", query, b.shape(-1, nq, arch.head_dim))
-        key, value = (b.op("Reshape", x, b.shape(-1, nkv, arch.head_dim)) for x in (key, value))
-        query = self._rotate(self._rms_norm(query, b.weight(f"{name}q_norm.weight")), query_cos, query_sin)
-        key = self._rotate(self._rms_norm(key, b.weight(f"{name}k_norm.weight")), cos, sin)
-        key, value = self._with_known(i, b.cast(key, b.precision.onnx_type), b.cast(value, b.precision.onnx_type))
+        query = self._heads(query, nq, f"{name}q_norm.weight", query_cos, query_sin)
+        key = self._heads(key, nkv, f"{name}k_norm.weight", cos, sin)
+        kind = b.precision.onnx_type
+        key, value = self._with_known(i, b.cast(key, kind), b.cast(b.op("Unsqueeze", value, b.shape(0)), kind))
         if b.dialect is Dialect.FUSED:
             return self._fused_attention(query, key, value, query_bias)
         return self._primitive_attention(query, key, value, query_bias)
@@ -243,14 +245,17 @@ class _TextGraph:
         return b.ops("Split", len(widths), b.linear(value, *widths, name=name), b.shape(*widths.values()), axis=1)
 
     def _with_known(self, i: int, key: str, value: str) -> tuple[str, str]:
-        """Puts the rows of known prefixes before those of the sequence, and notes what is to be kept of these."""
+        """Puts the rows of known prefixes before those of the sequence, and notes what is to be kept of these.
+
+        Keys and values are `[1, rows, kv_heads * head_dim]`.
+        """
         b = self.b
         with b.scope("known"):
-            layer = b.op("Gather", self._known, b.constant(i, np.int64), axis=0)
-            known = [b.op("Gather", layer, b.constant(which, np.int64), axis=0) for which in (0, 1)]
-            kept = [b.op("Unsqueeze", b.op("Gather", x, self._keep, axis=0), b.shape(0)) for x in (key, value)]
-            self._kept.append(b.op("Concat", *kept, axis=0))
-            joined = [b.op("Concat", old, new, axis=0) for old, new in zip(known, (key, value), strict=True)]
+            joined = []
+            for which, new in enumerate((key, value)):
+                self._kept.append(b.op("Gather", new, self._keep, axis=1))
+                known = b.op("Gather", self._known, b.constant([2 * i + which], np.int64), axis=0)
+                joined.append(b.op("Concat", known, new, axis=1))
         return joined[0], joined[1]
 
     def _primitive_attention(self, query: str, key: str, value: str, bias: str) -> str:
@@ -258,6 +263,7 @@ class _TextGraph:
         b, arch = self.b, self.arch
         nq, nkv, d = arch.heads, arch.kv_heads, arch.head_dim
         group = nq // nkv
+        key, value = (b.op("Reshape", x, b.shape(-1, nkv, d)) for x in (key, value))
         scaled = b.op("Mul", query, b.constant(d**-0.5, np.float32))
         grouped = b.op("Transpose", b.op("Reshape", scaled, b.shape(-1, nkv, group, d)), perm=[1, 2, 0, 3])
         stacked = b.op("Reshape", grouped, b.shape(nkv, -1, d))
@@ -279,36 +285,37 @@ class _TextGraph:
     def _fused_attention(self, query: str, key: str, value: str, bias: str) -> str:
         b, arch = self.b, self.arch
         kind = b.precision.onnx_type
-        batched = [
-            b.op("Unsqueeze", b.op("Transpose", x, perm=[1, 0, 2]), b.shape(0))
-            for x in (b.cast(query, kind), key, value)
-        ]
         mixed = b.op(
             "Attention",
-            *batched,
+            b.cast(query, kind),
+            key,
+            value,
             b.cast(bias, kind),
+            q_num_heads=arch.heads,
+            kv_num_heads=arch.kv_heads,
             scale=arch.head_dim**-0.5,
             softmax_precision=int(TensorProto.FLOAT),
             name="fused",
         )
-        back = b.op("Transpose", b.cast(mixed, TensorProto.FLOAT), perm=[0, 2, 1, 3])
-        return b.op("Reshape", back, b.shape(-1, arch.heads * arch.head_dim))
+        return b.op("Squeeze", b.cast(mixed, TensorProto.FLOAT), b.shape(0))
 
-    def _rotate(self, heads: str, cos: str, sin: str) -> str:
-        """Turns `[rows, heads, D]` by the angles of its rows: the first half of a head against the second."""
-        b, half = self.b, self.arch.head_dim // 2
+    def _heads(self, value: str, heads: int, norm: str, cos: str, sin: str) -> str:
+        """Norms each head of `[rows, heads * D]` and turns it by its row's angles; returns `[1, rows, heads * D]`.
+
+        The first half of a head turns against the second.
+        """
+        b, d = self.b, self.arch.head_dim
+        normed = self._rms_norm(b.op("Reshape", value, b.shape(-1, heads, d)), b.weight(norm))
         with b.scope("rotary"):
             if b.dialect is Dialect.FUSED:
-                # The operator wants [batch, heads, sequence, D] and [batch, sequence, D/2]: every row is a batch of
-                # one token, so nothing has to be turned around.
-                four = b.op("Unsqueeze", heads, b.shape(2))
-                c, s = (b.op("Unsqueeze", x, b.shape(1)) for x in (cos, sin))
-                return b.op("Squeeze", b.op("RotaryEmbedding", four, c, s, name="fused"), b.shape(2))
+                flat = b.op("Reshape", normed, b.shape(1, -1, heads * d))
+                c, s = (b.op("Unsqueeze", x, b.shape(0)) for x in (cos, sin))
+                return b.op("RotaryEmbedding", flat, c, s, num_heads=heads, name="fused")
             c, s = (b.op("Unsqueeze", x, b.shape(1)) for x in (cos, sin))
-            first, second = b.ops("Split", 2, heads, b.shape(half, half), axis=2)
+            first, second = b.ops("Split", 2, normed, b.shape(d // 2, d // 2), axis=2)
             turned_first = b.op("Sub", b.op("Mul", first, c), b.op("Mul", second, s))
             turned_second = b.op("Add", b.op("Mul", second, c), b.op("Mul", first, s))
-            return b.op("Concat", turned_first, turned_second, axis=2)
+            return b.op("Reshape", b.op("Concat", turned_first, turned_second, axis=2), b.shape(1, -1, heads * d))
 
     def _rms_norm(self, value: str, weight: str) -> str:
         b, eps = self.b, self.arch.rms_norm_eps
