@@ -14,6 +14,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterable
 from pathlib import Path
+from typing import TypeVar
 
 import numpy as np
 from levers import lever_variants
@@ -30,20 +31,26 @@ from orin_rerank.prompt.encoded import EncodedRequest
 
 ROOT = Path(__file__).resolve().parents[2]
 BATCHES = (1, 2, 4, 8, 16)
+SETTLE_S = 0.3
+Result = TypeVar("Result")
 
 
-def timed(call: Callable[[], object]) -> float:
-    """Seconds that a call takes."""
+def timed(call: Callable[[], Result]) -> tuple[float, Result]:
+    """Seconds that a call takes, and what it returns.
+
+    Before it starts, worker threads of whatever ran last, which wait for more work by spinning, come to rest.
+    """
+    time.sleep(SETTLE_S)
     started = time.perf_counter()
-    call()
-    return time.perf_counter() - started
+    result = call()
+    return time.perf_counter() - started, result
 
 
 def best_batch(model: TransformersModel, request: EncodedRequest) -> int:
     """The batch size at which transformers is fastest on this request, batched by length."""
     sizes = [size for size in BATCHES if size <= len(request.documents)]
     model.score(request, 1)
-    times = {size: timed(lambda size=size: model.score(request, size)) for size in sizes}
+    times = {size: timed(lambda size=size: model.score(request, size))[0] for size in sizes}
     return min(times, key=times.__getitem__)
 
 
@@ -58,11 +65,9 @@ def against_transformers(
         worst = 0.0
         pairs = []
         for request in requests[1:]:
-            started = time.perf_counter()
-            reference = theirs.score(request, size)
-            between = time.perf_counter()
-            margins = ours.score(request)
-            pairs.append((time.perf_counter() - between, between - started))
+            theirs_s, reference = timed(lambda: theirs.score(request, size))
+            ours_s, margins = timed(lambda: ours.score(request))
+            pairs.append((ours_s, theirs_s))
             worst = max(worst, float(np.abs(margins - reference).max()))
         n = workload.documents
         table.add_row(
@@ -85,7 +90,7 @@ def levers(bundle: Path, threads: int, rounds: int, workload: Workload, table: T
             pairs = []
             for seed in range(rounds + 1):
                 request = base.encoder.encode(workload.request(1000 + seed))
-                pairs.append((timed(lambda: base.score(request)), timed(lambda: model.score(request))))
+                pairs.append((timed(lambda: base.score(request))[0], timed(lambda: model.score(request))[0]))
             model.close()
             n = workload.documents
             table.add_row(
