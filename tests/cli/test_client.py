@@ -26,7 +26,7 @@ class Answering(rerank_pb2_grpc.RerankServiceServicer):
     def __init__(self, end: Callable[[grpc.ServicerContext], None]) -> None:
         self.end = end
 
-    def Rerank(self, request: rerank_pb2.RerankRequest, context: grpc.ServicerContext) -> None:  # noqa: ARG002, N802
+    def Rerank(self, request: rerank_pb2.RerankRequest, context: grpc.ServicerContext) -> None:  # noqa: N802
         self.end(context)
 
 

@@ -56,6 +56,15 @@ def export(
             metavar="FOLDER", help="pairs.jsonl and pictures, for the self-test at every start.", show_default=False
         ),
     ] = None,
+    golden_licence: Annotated[
+        str, typer.Option(metavar="SPDX", help="Licence of the golden pairs and their pictures.")
+    ] = "Apache-2.0",
+    include: Annotated[
+        list[Path] | None,
+        typer.Option(
+            metavar="FILE", help="A further file to ship, such as a model card; repeatable.", show_default=False
+        ),
+    ] = None,
 ) -> int:
     """Make a bundle from a checkpoint of Qwen3-VL-Reranker or Qwen3-Reranker.
 
@@ -80,6 +89,8 @@ def export(
         licence=licence,
         precisions=tuple(builder.Precision(one.value) for one in precision or Precision),
         golden=golden,
+        golden_licence=golden_licence,
+        include=tuple(include or ()),
     )
     try:
         with progress_console().status("reading the checkpoint") as spinner:

@@ -64,6 +64,8 @@ class ExportOptions:
         licence: SPDX identifier of weights and tokenizer.
         precisions: What to write graphs for.
         golden: Folder with `pairs.jsonl` and pictures to ship for the self-test.
+        golden_licence: SPDX expression for these.
+        include: Further files to ship, such as licences and a model card.
     """
 
     name: str | None = None
@@ -73,6 +75,8 @@ class ExportOptions:
     licence: str = "Apache-2.0"
     precisions: tuple[Precision, ...] = (Precision.FP32, Precision.FP16)
     golden: Path | None = None
+    golden_licence: str = "Apache-2.0"
+    include: tuple[Path, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,9 +143,11 @@ def export_checkpoint(
     graphs = _write_graphs(out, architecture, weights, options.precisions)
     names = [WEIGHTS_FILE, "config.json", TOKENIZER_FILE]
     names += [name for graph in graphs for name in (graph.text, graph.vision) if name is not None]
-    names += _copy_golden(options.golden, out)
+    names += [_copy_into(file, out) for file in options.include]
+    golden = _copy_golden(options.golden, out)
     report("hashing")
-    files = {name: _settle(out / name, options.licence) for name in sorted(names)}
+    files = {name: _settle(out / name, options.licence) for name in names}
+    files |= {name: _settle(out / name, options.golden_licence) for name in golden}
     name = options.name or checkpoint.resolve().name
     write_manifest(out, Manifest(name, profile, architecture, tuple(graphs), files))
     return ExportReport(Bundle.open(out), clipped)
@@ -212,6 +218,15 @@ def _write_graphs(
 def _save(model: onnx.ModelProto, path: Path) -> None:
     path.write_bytes(model.SerializeToString(deterministic=True))
     onnx.checker.check_model(str(path))
+
+
+def _copy_into(file: Path, out: Path) -> str:
+    target = out / file.name
+    if not file.is_file():
+        raise CheckpointError("there is no such file to include", item=str(file))
+    if not (target.exists() and target.samefile(file)):
+        shutil.copyfile(file, target)
+    return file.name
 
 
 def _copy_golden(golden: Path | None, out: Path) -> list[str]:
