@@ -108,5 +108,5 @@ def test_the_fonts_have_every_character_of_the_demonstration(face: str) -> None:
         for character in text
         if not character.isspace()
     }
-    assert {"ö", "猫"} <= shown, "the demonstration is in more than one script"
+    assert {"k", "火"} <= shown, "the demonstration is in more than one script"
     assert {character for character in shown | {"…"} if bytes(font.getmask(character)) == missing} == set()
