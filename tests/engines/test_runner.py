@@ -138,7 +138,33 @@ def test_threads_that_wait_for_each_others_images_both_finish() -> None:
     assert sum(len(run) for run in engine.encoded) == 3 * rounds
 
 
-def test_a_failed_encoding_fails_everyone_who_waits_and_is_tried_again() -> None:
+def test_a_failed_encoding_is_tried_again_by_those_who_waited() -> None:
+    engine = FakeEngine()
+    runner = make(engine)
+    encoding, go_on = threading.Event(), threading.Event()
+
+    def fail_on_b(images) -> None:
+        if B.digest in {one.digest for one in images}:
+            encoding.set()
+            assert go_on.wait(5)
+            raise EngineError("the encoder failed")
+
+    engine.before_encoding = fail_on_b
+    innocent = pack((some(), [some(A)]))
+    with ThreadPoolExecutor(2) as threads:
+        # A and B have one grid, so that A is lost with B, which another pack does not even have.
+        guilty = threads.submit(runner.run, pack((some(), [some(A, B)])))
+        assert encoding.wait(5)
+        waiting = threads.submit(runner.run, innocent)
+        go_on.set()
+        with pytest.raises(EngineError, match="the encoder failed"):
+            guilty.result(5)
+        result = waiting.result(5)
+    assert result.margins.tolist() == expected(innocent)
+    assert result.encoded_images == {A.digest}
+
+
+def test_an_encoding_that_fails_for_all_fails_all_and_leaves_nothing_behind() -> None:
     engine = FakeEngine()
     runner = make(engine)
     encoding, go_on = threading.Event(), threading.Event()
@@ -154,9 +180,9 @@ def test_a_failed_encoding_fails_everyone_who_waits_and_is_tried_again() -> None
         assert encoding.wait(5)
         futures.append(threads.submit(runner.run, pack((some(), [some(A)]))))
         go_on.set()
-        for future in futures:
-            with pytest.raises(EngineError, match="the encoder failed"):
-                future.result(5)
+        errors = [future.exception(5) for future in futures]
+    assert [str(error) for error in errors] == ["the encoder failed"] * 2
+    assert errors[0] is not errors[1], "two requests would write into one error"
     engine.before_encoding = lambda _: None
     made = pack((some(), [some(A)]))
     assert runner.run(made).margins.tolist() == expected(made)

@@ -16,10 +16,13 @@ from orin_rerank.packing.pack import Pack, PackBuilder
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
+    from typing import TypeAlias
 
     from orin_rerank.engines.port import Engine, EngineInfo
     from orin_rerank.packing.rotary import RotaryTable
     from orin_rerank.prompt.encoded import EncodedImage, EncodedSegment, Float32Array
+
+    _Claim: TypeAlias = tuple[EncodedImage, Future[Float32Array]]
 
 __all__ = ["PackResult", "Runner"]
 
@@ -105,7 +108,10 @@ class Runner:
         self._engine.close()
 
     def _run_in_parts(self, pack: Pack) -> PackResult:
-        """A pack was planned around a prefix that has been forgotten since, and now is too long: halve it."""
+        """Halves a pack that does not fit the buffers.
+
+        It was planned around a prefix that has been forgotten since, or has more rows of known prefixes than fit.
+        """
         if pack.documents == 1:
             raise EngineError(f"a document of {pack.tokens} tokens does not fit the engine's buffers")
         results = [self.run(part) for part in _halves(pack)]
@@ -117,30 +123,49 @@ class Runner:
         )
 
     def _image_features(self, images: Iterable[EncodedImage]) -> tuple[dict[bytes, Float32Array], frozenset[bytes]]:
-        """Finds or computes the features of every image; an image that another thread is encoding is waited for."""
+        """Finds or computes the features of every image, and says which it computed.
+
+        An image that another thread is encoding is waited for. If that fails, it is claimed again: what the other pack
+        failed for is perhaps another image, and this pack must fail for its own ones alone.
+        """
         features: dict[bytes, Float32Array] = {}
-        waiting: dict[bytes, Future[Float32Array]] = {}
-        mine: dict[bytes, tuple[EncodedImage, Future[Float32Array]]] = {}
+        encoded: set[bytes] = set()
+        left = list(images)
+        while left:
+            mine, waiting = self._claim(left, features)
+            # Own work is finished before another's is waited for, so two threads cannot wait for each other.
+            self._encode(mine)
+            encoded.update(mine)
+            for digest, (_, future) in mine.items():
+                features[digest] = future.result()
+            left = []
+            for image, future in waiting:
+                if future.exception() is None:
+                    features[image.digest] = future.result()
+                else:
+                    left.append(image)
+        return features, frozenset(encoded)
+
+    def _claim(
+        self, images: Iterable[EncodedImage], features: dict[bytes, Float32Array]
+    ) -> tuple[dict[bytes, _Claim], list[_Claim]]:
+        """Puts what is known into `features`; the rest is this thread's to encode, or being encoded by another."""
+        mine: dict[bytes, _Claim] = {}
+        waiting: list[_Claim] = []
         for image in images:
             with self._encoding_lock:
                 cached = self._features.get(image.digest)
                 if cached is not None:
                     features[image.digest] = cached
                 elif image.digest in self._encoding:
-                    waiting[image.digest] = self._encoding[image.digest]
+                    waiting.append((image, self._encoding[image.digest]))
                 else:
                     future: Future[Float32Array] = Future()
                     self._encoding[image.digest] = future
-                    mine[image.digest] = (image, future)
-        # Own work is finished before another's is waited for, so two threads cannot wait for each other.
-        self._encode(mine)
-        for digest, (_, future) in mine.items():
-            features[digest] = future.result()
-        for digest, future in waiting.items():
-            features[digest] = future.result()
-        return features, frozenset(mine)
+                    mine[image.digest] = image, future
+        return mine, waiting
 
-    def _encode(self, claimed: dict[bytes, tuple[EncodedImage, Future[Float32Array]]]) -> None:
+    def _encode(self, claimed: dict[bytes, _Claim]) -> None:
         try:
             for batch in _by_grid([image for image, _ in claimed.values()], self._vision_patches):
                 for image, array in zip(batch, self._engine.encode_images(batch), strict=True):
