@@ -40,12 +40,12 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     ],
 )
 def test_texts(folder: Path, argument: str, item: Item) -> None:
-    assert item_of(argument) == item
+    assert item_of(argument, "DOCUMENT 3") == item
 
 
 @pytest.mark.parametrize("argument", ["red.png", "@red.png", "@photo", "./red.png"])
 def test_pictures(folder: Path, argument: str) -> None:
-    item = item_of(argument)
+    item = item_of(argument, "DOCUMENT 3")
     assert item.parts == (ImagePart((folder / "red.png").read_bytes()),)
     assert item.name in {"red.png", "photo"}
 
@@ -60,8 +60,8 @@ def test_pictures(folder: Path, argument: str) -> None:
         ("@binary", DatasetError, "binary: is neither a picture nor UTF-8 text"),
         ("@empty", DatasetError, "empty: is empty"),
         ("notes.txt", SettingsError, "@notes.txt for what it holds, text:notes.txt for the words"),
-        ("", SettingsError, "empty text"),
-        ("text: ", SettingsError, "empty text"),
+        ("", SettingsError, "DOCUMENT 3: an empty text"),
+        ("text: ", SettingsError, "DOCUMENT 3: an empty text"),
         ("@a\0b", DatasetError, "cannot be read"),
     ],
 )
@@ -69,7 +69,7 @@ def test_what_cannot_be_read_or_could_mean_two_things(
     folder: Path, argument: str, error: type[OrinRerankError], message: str
 ) -> None:
     with pytest.raises(error) as caught:
-        item_of(argument)
+        item_of(argument, "DOCUMENT 3")
     assert message in str(caught.value)
 
 

@@ -44,15 +44,19 @@ class Item:
     parts: tuple[TextPart | ImagePart, ...]
 
 
-def item_of(argument: str) -> Item:
+def item_of(argument: str, place: str) -> Item:
     """What an argument means; see the module.
+
+    Args:
+        argument: As it was given.
+        place: Which one it is, such as `DOCUMENT 3`, for errors.
 
     Raises:
         DatasetError: If a file cannot be read.
         SettingsError: If the argument is empty, or names a file and could as well be text.
     """
     if argument.startswith(_TEXT_PREFIX):
-        return _text(argument.removeprefix(_TEXT_PREFIX))
+        return _text(argument.removeprefix(_TEXT_PREFIX), place)
     if argument.startswith("@"):
         return _file(Path(argument[1:]))
     path = Path(argument)
@@ -64,7 +68,7 @@ def item_of(argument: str) -> Item:
             f"@{argument} for what it holds, text:{argument} for the words",
             item=repr(argument),
         )
-    return _text(argument)
+    return _text(argument, place)
 
 
 def image_file(path: Path) -> Item:
@@ -126,9 +130,9 @@ def to_proto(parts: tuple[TextPart | ImagePart, ...]) -> rerank_pb2.Content:
     )
 
 
-def _text(text: str) -> Item:
+def _text(text: str, place: str) -> Item:
     if not text.strip():
-        raise SettingsError("an empty text cannot be ranked", item="QUERY or DOCUMENT")
+        raise SettingsError("an empty text cannot be ranked", item=place)
     return Item(text, (TextPart(text),))
 
 

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from orin_rerank.cli.inputs import Item
     from orin_rerank.v1 import rerank_pb2
 
-__all__ = ["rank", "ranking_as_dict", "ranking_table"]
+__all__ = ["Items", "rank", "ranking_as_dict", "ranking_table"]
 
 _NAME_CELLS = 60
 _DOCUMENT_PLACE = re.compile(r"^documents\[(\d+)\]")
@@ -190,12 +190,12 @@ def _gather(query: str, documents: Sequence[str], query_image: Path | None, docu
 
     if documents_file is not None and str(documents_file) == "-" and "@-" in (query, *documents):
         raise SettingsError("standard input can be read only once", item="--documents -, @-")
-    question = item_of(query)
+    question = item_of(query, "QUERY")
     if query_image is not None:
         picture = image_file(query_image)
         # The image first: the order that the model was trained with.
         question = Item(f"{picture.name} + {question.name}", (*picture.parts, *question.parts))
-    items = [item_of(document) for document in documents]
+    items = [item_of(document, f"DOCUMENT {number}") for number, document in enumerate(documents, start=1)]
     if documents_file is not None:
         items.extend(items_of_lines(documents_file))
     if not items:
