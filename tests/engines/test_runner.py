@@ -87,8 +87,10 @@ def test_the_images_of_a_known_prefix_are_not_needed() -> None:
     prefix = some(A)
     runner.run(pack((prefix, [some()])))
     again = pack((prefix, [some()]))
-    assert runner.run(again).margins.tolist() == expected(again)
+    result = runner.run(again)
+    assert result.margins.tolist() == expected(again)
     assert len(engine.encoded) == 1
+    assert (result.encoded_images, result.cached_images) == (set(), set()), "a cache that nobody asked has no hits"
 
 
 def test_images_of_one_grid_are_encoded_together_up_to_the_limit() -> None:

@@ -34,7 +34,7 @@ class PackResult:
     Attributes:
         margins: float32 `[N]`, in the order of the pack's tags; all finite.
         encoded_images: Digests of the images for which the vision encoder ran.
-        cached_images: Digests of the images whose features were known.
+        cached_images: Digests of the images whose features were needed and at hand; a known prefix needs none.
         tokens: Tokens that the decoder computed.
     """
 
@@ -101,7 +101,7 @@ class Runner:
             _check_finite(margins, "the engine gave a margin that is not a finite number")
             for digest, key_values in layout.computed(arrays).items():
                 self._prefixes.put(digest, key_values)
-        return PackResult(margins, encoded, frozenset(images) - encoded, layout.tokens)
+        return PackResult(margins, encoded, layout.image_digests - encoded, layout.tokens)
 
     def close(self) -> None:
         """Frees the engine."""

@@ -20,7 +20,7 @@ class CountersSnapshot:
         packs: Runs of the engine.
         packed_tokens: Tokens in those runs, prefixes included.
         images_encoded: Runs of the vision encoder.
-        images_cached: Images of packs whose features were in the cache.
+        images_cached: Images that packs needed and found in the cache; nobody needs one behind a known prefix.
     """
 
     requests: int = 0
