@@ -40,6 +40,8 @@ __all__ = [
     "FileEntry",
     "GraphEntry",
     "Manifest",
+    "hash_file",
+    "write_manifest",
 ]
 
 FORMAT: Final = 1

@@ -40,7 +40,7 @@ from orin_rerank.graph.weights import MARGIN_ROW, WeightFile, WeightSpec
 if TYPE_CHECKING:
     from orin_rerank.graph.architecture import TextArchitecture
 
-__all__ = ["text_graph", "text_weights"]
+__all__ = ["embedding_name", "text_graph", "text_weights"]
 
 _MASKED: Final = -1e30
 """Added to a score that may not count: finite, so that no arithmetic on it gives NaN, and exp() of it is 0."""

@@ -13,7 +13,6 @@ from orin_rerank.prompt.content import Content, RerankInput
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from pathlib import Path
 
     from orin_rerank.lifecycle.model import LoadedModel
 
@@ -47,8 +46,8 @@ def read_golden_pairs(bundle: Bundle) -> Iterator[GoldenPair]:
         try:
             value = json.loads(line)
             yield GoldenPair(
-                query=_content(value["query"], path.parent, f"{place}: query"),
-                document=_content(value["document"], path.parent, f"{place}: document"),
+                query=parse_content(value["query"], root=path.parent, where=f"{place}: query"),
+                document=parse_content(value["document"], root=path.parent, where=f"{place}: document"),
                 instruction=value.get("instruction"),
                 margin=float(value["margin"]),
             )
@@ -77,7 +76,3 @@ def self_test(model: LoadedModel, pairs: Iterator[GoldenPair]) -> float:
             )
         worst = max(worst, difference)
     return worst
-
-
-def _content(value: object, root: Path, where: str) -> Content:
-    return parse_content(value, root=root, where=where)

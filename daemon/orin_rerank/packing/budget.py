@@ -26,7 +26,7 @@ class TokenBudget:
 
     Attributes:
         tokens: Pack lengths that were measured, ascending.
-        seconds: Median time of a pack of each length.
+        seconds: Time of a pack of each length.
     """
 
     tokens: tuple[int, ...]

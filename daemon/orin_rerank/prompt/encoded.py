@@ -45,7 +45,8 @@ class EncodedSegment:
             all image tokens of this segment (0, 1, ... through `images` in order).
         images: The images of this segment, in order.
         content_tokens: Tokens of the caller's own content that were kept.
-        truncated_tokens: Tokens of the caller's own content that were cut.
+        truncated_tokens: Tokens of the caller's own content that were cut; extrapolated from the head where a text is
+            thousands of characters longer than what fits.
         digest: SHA-256 over ids, first position and images: equal for segments that the model computes alike.
     """
 
