@@ -12,6 +12,7 @@ from evaluation.evaluation_sets import picture
 from orin_rerank.cli.inputs import Item, item_of, items_of_lines, to_proto
 from orin_rerank.errors import DatasetError, OrinRerankError, SettingsError
 from orin_rerank.prompt.content import ImagePart, TextPart
+from prompt.pictures import png_of_declared_size
 
 
 @pytest.fixture
@@ -48,6 +49,14 @@ def test_pictures(folder: Path, argument: str) -> None:
     item = item_of(argument, "DOCUMENT 3")
     assert item.parts == (ImagePart((folder / "red.png").read_bytes()),)
     assert item.name in {"red.png", "photo"}
+
+
+@pytest.mark.parametrize("side", [10_000, 60_000])
+def test_a_picture_that_is_too_large_is_for_the_daemon_to_refuse(folder: Path, side: int) -> None:
+    # Pillow warns about the first and raises at the second; the daemon says what is wrong with either.
+    data = png_of_declared_size(side, side)
+    (folder / "huge.png").write_bytes(data)
+    assert item_of("huge.png", "DOCUMENT 1").parts == (ImagePart(data),)
 
 
 @pytest.mark.parametrize(

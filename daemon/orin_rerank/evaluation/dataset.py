@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import io
 import json
+import warnings
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -136,8 +137,12 @@ def text_of(content: Content) -> str:
 def is_picture(data: bytes) -> bool:
     """Whether the bytes begin like a picture; whether all of it can be decoded is for the prompt path to say."""
     try:
-        Image.open(io.BytesIO(data)).close()
-    except (UnidentifiedImageError, Image.DecompressionBombError, OSError, ValueError, SyntaxError):
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", Image.DecompressionBombWarning)
+            Image.open(io.BytesIO(data)).close()
+    except Image.DecompressionBombError:
+        return True  # a picture, whose size is what is wrong with it
+    except (UnidentifiedImageError, OSError, ValueError, SyntaxError):
         return False
     return True
 
