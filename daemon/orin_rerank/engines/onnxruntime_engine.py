@@ -16,7 +16,7 @@ import onnxruntime as ort
 from orin_rerank.engines.pool import BufferPool, PackCapacity, PoolCounters, aligned_memory
 from orin_rerank.engines.port import EngineInfo
 from orin_rerank.errors import BundleError, EngineError, InternalError
-from orin_rerank.prompt.patches import write_patches
+from orin_rerank.prompt.patches import patch_width, write_patches
 from orin_rerank.prompt.vision import VisionGeometry
 
 if TYPE_CHECKING:
@@ -101,8 +101,7 @@ class OnnxRuntimeEngine:
             raise InternalError("a text-only model was given images")
         grid = images[0].grid
         each, tokens = grid[0] * grid[1], images[0].tokens
-        values = self._image.temporal_patch_size * 3 * self._image.patch_size**2
-        patches = self._scratch("patches", each * len(images), values)
+        patches = self._scratch("patches", each * len(images), patch_width(self._image))
         for i, image in enumerate(images):
             write_patches(image.pixels, self._image, patches[i * each : (i + 1) * each])
         geometry = VisionGeometry.for_grid(grid, self._image)

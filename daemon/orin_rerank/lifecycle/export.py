@@ -34,6 +34,7 @@ from orin_rerank.graph.vision import vision_graph, vision_weights
 from orin_rerank.graph.weights import MARGIN_ROW, WeightFile
 from orin_rerank.prompt.encoder import PromptEncoder
 from orin_rerank.prompt.profile import ImageProfile, PromptFamily, PromptProfile
+from orin_rerank.prompt.templates import template_for
 from orin_rerank.prompt.tokenizer import PromptTokenizer
 
 if TYPE_CHECKING:
@@ -44,10 +45,6 @@ if TYPE_CHECKING:
 __all__ = ["ExportOptions", "ExportReport", "export_checkpoint"]
 
 _HEAD: Final = "lm_head.weight"
-_INSTRUCTIONS: Final = {
-    PromptFamily.VL: "Given a search query, retrieve relevant candidates that answer the query.",
-    PromptFamily.TEXT: "Given a web search query, retrieve relevant passages that answer the query",
-}
 _MAX_TOKENS: Final = {PromptFamily.VL: 10240, PromptFamily.TEXT: 8192}
 _PIXELS: Final = (4096, 1_843_200)
 
@@ -257,7 +254,8 @@ def _profile(checkpoint: Path, architecture: Architecture, options: ExportOption
             min_pixels=options.min_pixels or low,
             max_pixels=options.max_pixels or high,
         )
-    return PromptProfile(family, options.max_tokens or _MAX_TOKENS[family], _INSTRUCTIONS[family], image)
+    instruction = template_for(family).default_instruction
+    return PromptProfile(family, options.max_tokens or _MAX_TOKENS[family], instruction, image)
 
 
 def _pixel_limits(checkpoint: Path) -> tuple[int, int]:
