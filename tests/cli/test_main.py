@@ -30,6 +30,13 @@ def test_version() -> None:
     assert orin_rerank("--version").stdout == f"orin-rerank {__version__}\n"
 
 
+def test_the_module_runs_like_the_console_script() -> None:
+    command = [sys.executable, "-m", "orin_rerank.cli.main", "rank"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "QUERY" in done.stderr
+
+
 @pytest.mark.parametrize(
     ("command", "taught"),
     [

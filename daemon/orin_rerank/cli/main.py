@@ -130,3 +130,7 @@ def _hint(error: OrinRerankError) -> str | None:
 def _usage_hint(error: TyperException) -> str:
     context = getattr(error, "ctx", None)
     return f"`{context.command_path if context else 'orin-rerank'} --help` shows how"
+
+
+if __name__ == "__main__":
+    main()
