@@ -42,8 +42,9 @@ _DOUBT: Final = 0.5
 """A deadline counts as impossible to meet only if even this share of the estimated time is over it."""
 
 _AHEAD_TOKENS: Final = 2**16
-"""Encoded tokens that may wait for the engine before encoders pause. One image token holds 3 KiB of pixels, so that
-this is 200 MB at most; a text of that length is minutes of work for a board."""
+"""Encoded tokens that may wait for the engine before encoders pause; a text of that length is minutes of work for a
+board. One image token holds 3 KiB of pixels, so that this is 200 MB, and one piece (see `encoding`) more for each
+request: a request of which nothing waits is not held back, or a small one could not overtake."""
 
 
 class Scheduler:
