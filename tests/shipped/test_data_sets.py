@@ -56,6 +56,23 @@ def test_the_evaluation_set_has_its_queries() -> None:
     assert {grade for line in lines for grade in {d["relevance"] for d in line["documents"]}} >= {0, 1, 2}
 
 
+def test_no_query_is_asked_twice_and_no_document_shown_twice() -> None:
+    lines = _lines("evaluation")
+    asked = Counter((line["split"].split("/")[0], json.dumps(line["query"])) for line in lines)
+    # Text to image is drawn from emoji and from other pictures apart; the same word may be asked of both.
+    assert max(asked.values()) <= 2
+    for line in lines:
+        shown = [json.dumps(document["content"]) for document in line["documents"]]
+        assert len(set(shown)) == len(shown), line["id"]
+        assert json.dumps(line["query"]) not in shown
+
+
+def test_the_right_document_may_stand_anywhere() -> None:
+    places = Counter(max(range(20), key=lambda i: line["documents"][i]["relevance"]) for line in _lines("evaluation"))
+    assert len(places) >= 15
+    assert max(places.values()) <= 30
+
+
 def test_the_calibration_set_has_its_pairs() -> None:
     kinds: Counter[str] = Counter()
     for line in _lines("calibration"):

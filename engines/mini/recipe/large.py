@@ -12,7 +12,7 @@ import json
 from pathlib import Path
 
 from .records import Work
-from .ship import Writer
+from .ship import Pictures, Writer
 
 VALIDATION = "v_"
 
@@ -26,7 +26,7 @@ def main() -> None:
     work = Work(arguments.work)
     sets = json.loads((work.packed / "evalsets.json").read_text(encoding="utf-8"))
     tasks = {name: items for name, items in sets.items() if not name.startswith(VALIDATION)}
-    Writer(work, arguments.out).write(tasks, {name: name for name in tasks}, shapes=False)
+    Writer(Pictures(work), arguments.out).write(tasks, {name: name for name in tasks}, shapes=False)
     print({name: len(items) for name, items in tasks.items()})
 
 

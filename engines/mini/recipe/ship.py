@@ -13,8 +13,9 @@ import hashlib
 import io
 import json
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from random import Random
 
 import numpy as np
 from PIL import Image
@@ -23,6 +24,7 @@ from .pool import EMOJI_STYLES, ICON_STYLES, Item, Part, Pool, item
 from .records import Work
 
 _SEED = 29
+_DRAWN = 2  # times as many items as are needed, since not every one judges fairly
 _WITHHELD = ("twemoji",)
 _CALIBRATION_STYLES = ("noto", "fluent", "notov1", "fxemoji")
 # Width x height of calibration pictures, so that other grids than the square one are calibrated too.
@@ -59,23 +61,53 @@ def graded(pool: Pool, candidates: list[int], styles: tuple[str, ...], count: in
     return [{key: entry[key] for key in ("language", "query", "documents")} for entry in items]
 
 
-def evaluation(pool: Pool) -> dict[str, list[Item]]:
+def evaluation(pool: Pool, pictures: Pictures) -> dict[str, list[Item]]:
     """200 queries of 20 candidates."""
     test, withheld, drawn = pool.emoji("test"), pool.emoji("train", withheld=True), pool.drawn("test")
+
+    def sound(draw: Callable[[int], list[Item]], count: int) -> list[Item]:
+        return sound_items(draw(_DRAWN * count), pictures, pool.random, count)
+
     return {
-        "text-to-image/unseen-style": graded(pool, withheld, _WITHHELD, 60),
-        "text-to-image/unseen-concept": graded(pool, test, EMOJI_STYLES, 25) + graded(pool, drawn, ICON_STYLES, 15),
-        "text-to-text/lexical": pool.text_to_text(test + drawn, 17, cross=False),
-        "text-to-text/cross-lingual": pool.text_to_text(test, 17, cross=True),
-        "text-to-text/gloss": pool.gloss(2, 16),
-        "image-to-text/unseen-style": pool.image_to_text(withheld, _WITHHELD, 20),
-        "image-to-image/unseen-concept": pool.image_to_image(test, ("noto",), ("twemoji", "fluent"), 15),
-        "mixed/unseen-style": pool.mixed(withheld, _WITHHELD, 15),
+        "text-to-image/unseen-style": sound(lambda n: graded(pool, withheld, _WITHHELD, n), 60),
+        "text-to-image/unseen-concept": sound(lambda n: graded(pool, test, EMOJI_STYLES, n), 25)
+        + sound(lambda n: graded(pool, drawn, ICON_STYLES, n), 15),
+        "text-to-text/lexical": sound(lambda n: pool.text_to_text(test + drawn, n, cross=False), 17),
+        "text-to-text/cross-lingual": sound(lambda n: pool.text_to_text(test, n, cross=True), 17),
+        "text-to-text/gloss": sound(lambda n: pool.gloss(2, n), 16),
+        "image-to-text/unseen-style": sound(lambda n: pool.image_to_text(withheld, _WITHHELD, n), 20),
+        "image-to-image/unseen-concept": sound(
+            lambda n: pool.image_to_image(test, ("noto",), ("twemoji", "fluent"), n), 15
+        ),
+        "mixed/unseen-style": sound(lambda n: pool.mixed(withheld, _WITHHELD, n), 15),
     }
 
 
+def sound_items(items: list[Item], pictures: Pictures, random: Random, count: int) -> list[Item]:
+    """The first `count` items that judge fairly, their documents shuffled.
+
+    No two ask the same, and none shows the same content twice among its documents: sets name some pictures more than
+    once. The right document must not always come first, or a ranker that changes nothing would look perfect.
+    """
+
+    def key(content: list[Part]) -> str:
+        return json.dumps([pictures.name(part["picture"]) if "picture" in part else part["text"] for part in content])
+
+    asked: set[str] = set()
+    chosen: list[Item] = []
+    for entry in items:
+        query, shown = key(entry["query"]), {key(document["content"]) for document in entry["documents"]}
+        if query in asked or query in shown or len(shown) < len(entry["documents"]):
+            continue
+        asked.add(query)
+        chosen.append({**entry, "documents": random.sample(entry["documents"], len(entry["documents"]))})
+    if len(chosen) < count:
+        raise ValueError(f"only {len(chosen)} of {count} items judge fairly")
+    return chosen[:count]
+
+
 def calibration(pool: Pool) -> dict[str, list[Item]]:
-    """64 queries of 5 candidates: 320 pairs, text 30 %, mixed 40 %, image 30 %."""
+    """65 queries of 5 candidates: 325 pairs, text 31 %, mixed 40 %, image 29 %."""
     concepts = [c for c in pool.emoji("train") if not pool.concepts[c]["withheld"]] + pool.emoji("val")
     drawn = pool.drawn("val") + pool.random.sample(pool.drawn("train"), 400)
     styles = _CALIBRATION_STYLES
@@ -114,13 +146,28 @@ def parts(entry: Item) -> Iterator[Part]:
         yield from document["content"]
 
 
-class Writer:
-    """Writes a data set folder; a picture is stored once, under a name made of its bytes."""
+class Pictures:
+    """The packed pictures as files."""
 
-    def __init__(self, work: Work, folder: Path) -> None:
+    def __init__(self, work: Work) -> None:
         lengths = np.load(work.packed / "images.npz")["lengths"].astype(np.int64)
         self._ends, self._lengths = np.cumsum(lengths), lengths
         self._raw = (work.packed / "images.bin").read_bytes()
+
+    def bytes(self, number: int) -> bytes:
+        """A picture's file."""
+        return self._raw[self._ends[number] - self._lengths[number] : self._ends[number]]
+
+    def name(self, number: int) -> str:
+        """What tells it from any other picture."""
+        return hashlib.sha256(self.bytes(number)).hexdigest()
+
+
+class Writer:
+    """Writes a data set folder; a picture is stored once, under a name made of its bytes."""
+
+    def __init__(self, pictures: Pictures, folder: Path) -> None:
+        self._pictures = pictures
         self.folder = folder
         (folder / "images").mkdir(parents=True, exist_ok=True)
         for old in (folder / "images").iterdir():
@@ -128,7 +175,7 @@ class Writer:
 
     def picture(self, number: int, size: tuple[int, int]) -> str:
         """Stores a picture and returns its path relative to the folder."""
-        blob = self._raw[self._ends[number] - self._lengths[number] : self._ends[number]]
+        blob = self._pictures.bytes(number)
         ending = "png" if blob.startswith(b"\x89PNG") else "webp"
         if size != (128, 128):
             page = Image.new("RGB", size, "white")
@@ -176,7 +223,8 @@ def main() -> None:
     parser.add_argument("--out", type=Path, required=True)
     arguments = parser.parse_args()
     work = Work(arguments.work)
-    judged, measured = evaluation(Pool(work, _SEED)), calibration(Pool(work, _SEED + 1))
+    pictures = Pictures(work)
+    judged, measured = evaluation(Pool(work, _SEED), pictures), calibration(Pool(work, _SEED + 1))
     shared = pictures_of(judged) & pictures_of(measured)
     if shared:
         raise ValueError(f"calibration would show {len(shared)} pictures of evaluation")
@@ -190,9 +238,9 @@ def main() -> None:
         "image-to-image/unseen-concept": "i2i-concept",
         "mixed/unseen-style": "mixed-style",
     }
-    Writer(work, arguments.out / "evaluation").write(copied(judged), names, shapes=False)
+    Writer(pictures, arguments.out / "evaluation").write(copied(judged), names, shapes=False)
     kinds = {kind: f"calibration-{kind}" for kind in measured}
-    Writer(work, arguments.out / "calibration").write(copied(measured), kinds, shapes=True)
+    Writer(pictures, arguments.out / "calibration").write(copied(measured), kinds, shapes=True)
     for name, sets in (("evaluation", judged), ("calibration", measured)):
         languages = Counter(entry["language"] for items in sets.values() for entry in items)
         pairs = {split: sum(len(entry["documents"]) for entry in items) for split, items in sets.items()}
