@@ -39,12 +39,16 @@ def daemon(bundle: Path, threads: int) -> Iterator[rerank_pb2_grpc.RerankService
         try:
             stub = rerank_pb2_grpc.RerankServiceStub(channel)
             for _ in range(600):
+                if process.poll() is not None:
+                    raise RuntimeError(f"the daemon ended with {process.returncode}")
                 try:
                     if stub.GetStatus(rerank_pb2.GetStatusRequest()).state == rerank_pb2.STATE_SERVING:
                         break
                 except grpc.RpcError:
                     pass
                 time.sleep(0.1)
+            else:
+                raise RuntimeError("the daemon does not serve")
             yield stub
         finally:
             channel.close()

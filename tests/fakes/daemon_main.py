@@ -1,6 +1,7 @@
 """A whole daemon in a process of its own, around the fake model.
 
-Usage: python daemon_main.py SOCKET [--tcp ADDRESS] [--drain SECONDS] [--arrived FD --gate FD] [--load ok|fail|hang]
+Usage: python daemon_main.py SOCKET [--tcp ADDRESS] [--drain SECONDS] [--arrived FD --gate FD]
+    [--load ok|fail|hang|steps]
 
 With a gate, the engine writes a byte to ARRIVED when a pack comes, and runs it when it can read one from GATE.
 """
@@ -9,6 +10,7 @@ import argparse
 import os
 import sys
 import threading
+import time
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
@@ -44,6 +46,9 @@ def main() -> int:
             raise BundleError("its digest differs", item="model.onnx")
         if arguments.load == "hang":
             threading.Event().wait()
+        while arguments.load == "steps":
+            report("another step")
+            time.sleep(0.01)
         return model
 
     log.configure()

@@ -147,6 +147,15 @@ def test_a_load_that_hangs_does_not_hold_up_sigterm(start, stub):
     assert json.loads(rest.splitlines()[-1])["engine_ended"] is False
 
 
+def test_sigterm_ends_a_load_at_its_next_step(start):
+    daemon = start("--load", "steps", "--drain", "600")
+    daemon.until("listening")
+    daemon.signal(signal.SIGTERM)
+    code, rest = daemon.end()
+    assert code == 0
+    assert json.loads(rest.splitlines()[-1])["engine_ended"] is True
+
+
 def _buf_curl(*where, method="orin_rerank.v1.RerankService/Rerank", data):
     *options, base = where
     command = [str(BUF), "curl", *options, "--http2-prior-knowledge", "--protocol", "grpc", f"{base}/{method}"]

@@ -351,12 +351,14 @@ async def test_what_outlasts_the_drain_is_unavailable(running, model):
 
 
 async def test_a_crash_of_the_engine_thread_fails_the_daemon_and_every_request(running, model):
-    class Broken:
-        def __len__(self):
-            raise ZeroDivisionError
+    class CrashError(BaseException):
+        """No Exception: nothing that an engine raises on purpose."""
+
+    def crash(pack):
+        raise CrashError
 
     async with running() as (daemon, stub):
-        daemon._state.scheduler._throughput = Broken()  # a bug in the loop itself, not in the engine
+        model.runner.fail = crash
         error = await _refused(stub.Rerank(request()))
         assert error.code() is Code.INTERNAL
         with pytest.raises(Exception, match="engine thread failed"):

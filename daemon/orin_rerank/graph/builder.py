@@ -16,7 +16,8 @@ from orin_rerank import __version__
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from orin_rerank.graph.weights import WeightFile, WeightSlice
+    from orin_rerank.errors import InternalError
+from orin_rerank.graph.weights import WeightFile, WeightSlice
 
 __all__ = ["Dialect", "GraphBuilder", "Precision"]
 
@@ -132,6 +133,8 @@ class GraphBuilder:
         name = "+".join(names)
         if name not in self._initializers:
             self._initializers[name] = self._external(name, where)
+        elif tuple(self._initializers[name].dims) != where.shape:
+            raise InternalError("one graph uses a tensor in two shapes", item=name)
         stored = int(_STORED[where.dtype])
         return name if to is None or to == stored else self.op("Cast", name, name=f"{names[0]}/cast", to=to)
 

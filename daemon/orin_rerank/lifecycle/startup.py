@@ -142,14 +142,18 @@ def _runner(bundle: Bundle, longest_pair: int, settings: EngineSettings) -> Runn
 
 
 def _capacity(architecture: Architecture, longest_pair: int, settings: EngineSettings) -> PackCapacity:
-    """A pack within the budget, one more prefix than planned, or a single document at the limit."""
+    """A pack within the budget, one more prefix than planned, or a single document at the limit.
+
+    Known prefixes of other requests in the pack come on top, which planning counts as free; a pack that has more of
+    them than fits is run in parts.
+    """
     text, vision = architecture.text, architecture.vision
     tokens = (settings.token_budget or LADDER[-1]) + longest_pair
     return PackCapacity(
         tokens=tokens,
         documents=_MAX_DOCUMENTS,
         visual_rows=0 if vision is None else tokens + 1,
-        known_rows=longest_pair,
+        known_rows=tokens,
         keep_rows=tokens,
         hidden=text.hidden,
         half_head=text.head_dim // 2,

@@ -34,6 +34,7 @@ from orin_rerank.v1 import rerank_pb2 as pb
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from concurrent.futures import Future
     from typing import TypeAlias
 
     from orin_rerank.serving.ports import ServedModel
@@ -172,7 +173,7 @@ class Daemon:
         """The first engine thread: load, serve (with further threads where the engine has slots for them), close."""
         try:
             started = time.monotonic()
-            model = self._load(self._state.report)
+            model = self._load(self._report)
             scheduler = Scheduler(
                 model,
                 max_queued_documents=self._settings.max_queued_documents,
@@ -182,7 +183,8 @@ class Daemon:
             )
             try:
                 if not self._stopping.is_set():
-                    asyncio.run_coroutine_threadsafe(self._serve(model, scheduler, started), self._loop)
+                    serving = asyncio.run_coroutine_threadsafe(self._serve(model, scheduler, started), self._loop)
+                    serving.add_done_callback(self._served)
                     scheduler.serve()
             finally:
                 model.close()
@@ -213,8 +215,20 @@ class Daemon:
         if not self._ready.done():
             self._ready.set_result(None)
 
+    def _report(self, detail: str) -> None:
+        """Passes on what loading is at; where the daemon is to stop, that is the place to leave off."""
+        if self._stopping.is_set():
+            raise UnavailableError("the daemon stops")
+        self._state.report(detail)
+
+    def _served(self, serving: Future[None]) -> None:
+        error = None if serving.cancelled() else serving.exception()
+        if error is not None:
+            self._loop.call_soon_threadsafe(self._fail, error)
+
     def _fail(self, error: BaseException) -> None:
         self._state.state = pb.STATE_FAILED
+        self._unhealthy = asyncio.ensure_future(self._set_health(serving=False))
         self._state.report(str(error) if isinstance(error, OrinRerankError) else "an internal error")
         _log.error("failed", exc_info=error)
         if not isinstance(error, OrinRerankError):
