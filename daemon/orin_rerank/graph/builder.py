@@ -15,8 +15,9 @@ from orin_rerank import __version__
 from orin_rerank.errors import InternalError
 
 if TYPE_CHECKING:
-    from orin_rerank.graph.weights import WeightFile, WeightSlice
     from collections.abc import Iterator, Sequence
+
+    from orin_rerank.graph.weights import WeightFile, WeightSlice
 
 
 __all__ = ["Dialect", "GraphBuilder", "Precision"]
