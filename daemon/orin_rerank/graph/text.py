@@ -28,7 +28,7 @@ layer computes queries, attention and feed-forward for the N last tokens only, s
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 import onnx
@@ -42,8 +42,9 @@ if TYPE_CHECKING:
 
 __all__ = ["embedding_name", "text_graph", "text_weights"]
 
-_MASKED: Final = -1e30
-"""Added to a score that may not count: finite, so that no arithmetic on it gives NaN, and exp() of it is 0."""
+_MASKED: Final = {Precision.FP32: -1e30, Precision.FP16: -3e4}
+"""Added to a score that may not count: finite in the precision of the products, so that no arithmetic on it gives NaN,
+and exp() of it is 0. With float16's infinity a runtime's attention gave NaN."""
 
 
 def _prefix(vl: bool) -> str:
@@ -188,7 +189,9 @@ class _TextGraph:
             seen = b.op("And", b.op("And", earlier, same_prefix), b.op("Or", in_prefix, same_document))
             known = b.op("Equal", b.op("Unsqueeze", known_id, column), row_prefix)
             every = b.op("Concat", known, seen, axis=1)
-            return b.op("Where", every, b.constant(0.0, np.float32), b.constant(_MASKED, np.float32), name="bias")
+            return b.op(
+                "Where", every, b.constant(0.0, np.float32), b.constant(_MASKED[b.precision], np.float32), name="bias"
+            )
 
     def _layer(self, i: int, hidden: str, rotary: tuple[str, str], bias: str, rows: str | None) -> str:
         """One decoder layer; with `rows`, only those rows of it."""
@@ -285,19 +288,22 @@ class _TextGraph:
     def _fused_attention(self, query: str, key: str, value: str, bias: str) -> str:
         b, arch = self.b, self.arch
         kind = b.precision.onnx_type
-        mixed = b.op(
-            "Attention",
-            b.cast(query, kind),
-            key,
-            value,
-            b.cast(bias, kind),
-            q_num_heads=arch.heads,
-            kv_num_heads=arch.kv_heads,
-            scale=arch.head_dim**-0.5,
-            softmax_precision=int(TensorProto.FLOAT),
-            name="fused",
-        )
-        return b.op("Squeeze", b.cast(mixed, TensorProto.FLOAT), b.shape(0))
+        attributes: dict[str, Any] = {
+            "scale": arch.head_dim**-0.5,
+            "softmax_precision": int(TensorProto.FLOAT),
+            "name": "fused",
+        }
+        if b.precision is Precision.FP32:
+            counts: dict[str, Any] = {"q_num_heads": arch.heads, "kv_num_heads": arch.kv_heads}
+            return b.op("Squeeze", b.op("Attention", query, key, value, bias, **counts, **attributes), b.shape(0))
+        # Given flat float16 rows whose heads share keys, ONNX Runtime 1.23 reads memory that nobody wrote.
+        heads = [
+            b.op("Transpose", b.op("Reshape", x, b.shape(1, -1, count, arch.head_dim)), perm=[0, 2, 1, 3])
+            for x, count in ((b.cast(query, kind), arch.heads), (key, arch.kv_heads), (value, arch.kv_heads))
+        ]
+        mixed = b.cast(b.op("Attention", *heads, b.cast(bias, kind), **attributes), TensorProto.FLOAT)
+        rows = b.op("Transpose", mixed, perm=[0, 2, 1, 3])
+        return b.op("Reshape", rows, b.shape(-1, arch.heads * arch.head_dim))
 
     def _heads(self, value: str, heads: int, norm: str, cos: str, sin: str) -> str:
         """Norms each head of `[rows, heads * D]` and turns it by its row's angles; returns `[1, rows, heads * D]`.
