@@ -44,7 +44,7 @@ demo: $(VENV)/.run
 	$(BIN)/python deploy/demo/demo.py
 
 test: lint
-	$(BIN)/python -m pytest -m "not oracle" $(PYTEST_ARGS)
+	$(BIN)/python -m pytest --ignore tests/oracle $(PYTEST_ARGS)
 
 test-oracle: $(ORACLE)/.ready
 	$(ORACLE)/bin/python -m pytest -m oracle tests/oracle $(PYTEST_ARGS)
