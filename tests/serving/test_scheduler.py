@@ -164,6 +164,7 @@ async def test_a_lone_request_runs_at_once():
         await it.arrived()  # nothing else had to happen
         it.runner.gate.set()
         await job.outcome
+        assert [pack.documents for pack in it.runner.packs] == [1]
         it.scheduler.withdraw(job)
 
 
@@ -413,5 +414,6 @@ async def test_a_paused_encoder_is_woken_when_its_request_ends():
         it.scheduler.feed(job, prefix, segments[:30])
         room = asyncio.ensure_future(it.scheduler.room(job))
         await asyncio.sleep(0)
+        assert not room.done(), "the encoder was meant to pause"
         it.scheduler.withdraw(job)
         await room

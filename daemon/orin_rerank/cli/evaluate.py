@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from orin_rerank.cli.exit_codes import ExitCode
+from orin_rerank.cli.options import BundleOption, JsonOption  # noqa: TC001 - typer reads annotations at run time
 from orin_rerank.errors import SettingsError
 
 if TYPE_CHECKING:
@@ -24,15 +25,7 @@ _SHIPPED_SET = "calibration_data/evaluation"
 
 def evaluate(
     *,
-    bundle: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="FOLDER",
-            envvar="ORIN_RERANK_BUNDLE",
-            help="The model bundle; else the mini model of a source tree, or the one that is installed.",
-            show_default=False,
-        ),
-    ] = None,
+    bundle: BundleOption = None,
     data: Annotated[
         Path | None,
         typer.Option(
@@ -50,7 +43,7 @@ def evaluate(
     threads: Annotated[
         int | None, typer.Option(metavar="N", min=1, help="Threads of the engine; else one a core.", show_default=False)
     ] = None,
-    json_output: Annotated[bool, typer.Option("--json", help="Write JSON instead of a table.")] = False,
+    json_output: JsonOption = False,
 ) -> int:
     """Measure how well a model ranks, split by split, beside chance and BM25.
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from orin_rerank.cli.exit_codes import ExitCode
+from orin_rerank.cli.options import AddressOption, JsonOption, SocketOption  # noqa: TC001 - typer reads annotations at run time
 from orin_rerank.errors import OrinRerankError, SettingsError
 
 if TYPE_CHECKING:
@@ -52,14 +53,9 @@ def rank(
         int | None, typer.Option(metavar="N", min=1, help="Cut each document's text after N tokens.")
     ] = None,
     no_truncate: Annotated[bool, typer.Option("--no-truncate", help="Refuse what is too long; do not cut it.")] = False,
-    json_output: Annotated[bool, typer.Option("--json", help="Write JSON instead of a table.")] = False,
-    socket: Annotated[
-        Path | None, typer.Option(metavar="PATH", help="The daemon's Unix socket.", show_default=False)
-    ] = None,
-    address: Annotated[
-        str | None,
-        typer.Option(metavar="HOST:PORT", help="The daemon's address, where it listens on TCP.", show_default=False),
-    ] = None,
+    json_output: JsonOption = False,
+    socket: SocketOption = None,
+    address: AddressOption = None,
     timeout: Annotated[float, typer.Option(metavar="SECONDS", min=0.001, help="How long to wait.")] = 60.0,
 ) -> int:
     """Rank texts and pictures by their relevance to a query.

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from orin_rerank.cli.options import BundleOption  # noqa: TC001 - typer reads annotations at run time
 from orin_rerank.errors import SettingsError
 
 if TYPE_CHECKING:
@@ -29,15 +30,7 @@ class LogLevel(str, enum.Enum):
 
 def serve(
     *,
-    bundle: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="FOLDER",
-            envvar="ORIN_RERANK_BUNDLE",
-            help="The model bundle; else the mini model of a source tree, or the one that is installed.",
-            show_default=False,
-        ),
-    ] = None,
+    bundle: BundleOption = None,
     socket: Annotated[
         Path | None,
         typer.Option(

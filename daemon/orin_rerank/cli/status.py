@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from pathlib import Path  # noqa: TC003 - typer reads annotations at run time
 from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
 from orin_rerank.cli.exit_codes import ExitCode
+from orin_rerank.cli.options import AddressOption, JsonOption, SocketOption  # noqa: TC001 - typer reads annotations at run time
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -27,14 +27,9 @@ _STYLES: Final = {"serving": "green", "starting": "yellow", "draining": "yellow"
 
 def status(
     *,
-    json_output: Annotated[bool, typer.Option("--json", help="Write JSON instead of a table.")] = False,
-    socket: Annotated[
-        Path | None, typer.Option(metavar="PATH", help="The daemon's Unix socket.", show_default=False)
-    ] = None,
-    address: Annotated[
-        str | None,
-        typer.Option(metavar="HOST:PORT", help="The daemon's address, where it listens on TCP.", show_default=False),
-    ] = None,
+    json_output: JsonOption = False,
+    socket: SocketOption = None,
+    address: AddressOption = None,
     timeout: Annotated[float, typer.Option(metavar="SECONDS", min=0.001, help="How long to wait.")] = 5.0,
 ) -> int:
     """Say what the daemon is doing and with what model.

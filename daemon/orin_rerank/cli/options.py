@@ -1,0 +1,28 @@
+"""Options that several commands have, each declared once."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+__all__ = ["AddressOption", "BundleOption", "JsonOption", "SocketOption"]
+
+BundleOption = Annotated[
+    Path | None,
+    typer.Option(
+        metavar="FOLDER",
+        envvar="ORIN_RERANK_BUNDLE",
+        help="The model bundle; else the mini model of a source tree, or the one that is installed.",
+        show_default=False,
+    ),
+]
+JsonOption = Annotated[bool, typer.Option("--json", help="Write JSON instead of a table.")]
+SocketOption = Annotated[
+    Path | None, typer.Option(metavar="PATH", help="The daemon's Unix socket.", show_default=False)
+]
+AddressOption = Annotated[
+    str | None,
+    typer.Option(metavar="HOST:PORT", help="The daemon's address, where it listens on TCP.", show_default=False),
+]
