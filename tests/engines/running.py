@@ -34,23 +34,15 @@ Pair = tuple["EncodedSegment", "EncodedSegment"]
 def make_engine(
     bundle: Bundle, dialect: Dialect, precision: Precision = Precision.FP32, *, threads: int = 1, tokens: int = 2048
 ) -> OnnxRuntimeEngine:
-    text, vision = bundle.manifest.architecture.text, bundle.manifest.architecture.vision
     graph = bundle.graph(dialect, precision)
     return OnnxRuntimeEngine(
         bundle.folder / graph.text,
         None if graph.vision is None else bundle.folder / graph.vision,
         bundle.manifest.prompt.image,
-        PackCapacity(
+        PackCapacity.of_model(
+            bundle.manifest.architecture,
             tokens=tokens,
             documents=64,
-            visual_rows=0 if vision is None else tokens + 1,
-            known_rows=tokens,
-            keep_rows=tokens,
-            hidden=text.hidden,
-            half_head=text.head_dim // 2,
-            layers=text.layers,
-            kv_heads=text.kv_heads,
-            taps=0 if vision is None else len(vision.deepstack_layers),
             key_value_dtype=np.float32 if precision is Precision.FP32 else np.float16,
         ),
         threads=threads,

@@ -103,13 +103,18 @@ def features_of(pack: Pack) -> dict[bytes, np.ndarray]:
     }
 
 
-@given(packs(), st.integers(0, 15))
-def test_every_token_finds_its_own(pack: Pack, known_groups: int) -> None:
-    known = {
+def known_of(pack: Pack, groups: int) -> dict[bytes, np.ndarray]:
+    """Keys and values of the prefixes of those groups whose bit is set."""
+    return {
         group.prefix.digest: key_values(group.prefix.digest, len(group.prefix))
         for i, group in enumerate(pack.groups)
-        if known_groups >> i & 1
+        if groups >> i & 1
     }
+
+
+@given(packs(), st.integers(0, 15))
+def test_every_token_finds_its_own(pack: Pack, known_groups: int) -> None:
+    known = known_of(pack, known_groups)
     layout = PackLayout(pack, known)
     arrays = empty_arrays(layout)
     features = features_of(pack)
@@ -169,11 +174,7 @@ def _ends(tokens: list[Token], i: int) -> bool:
 
 @given(packs(), st.integers(0, 15))
 def test_what_was_kept_is_told_apart_by_prefix(pack: Pack, known_groups: int) -> None:
-    known = {
-        group.prefix.digest: key_values(group.prefix.digest, len(group.prefix))
-        for i, group in enumerate(pack.groups)
-        if known_groups >> i & 1
-    }
+    known = known_of(pack, known_groups)
     layout = PackLayout(pack, known)
     arrays = empty_arrays(layout)
     layout.fill(arrays, ROTARY, features_of(pack))

@@ -21,6 +21,7 @@ from orin_rerank.packing.arrays import PackArrays, PackLayout
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
+    from orin_rerank.graph.architecture import Architecture
     from orin_rerank.prompt.encoded import UInt8Array
 
 __all__ = ["BufferPool", "PackCapacity", "PoolCounters", "aligned_memory"]
@@ -44,6 +45,29 @@ class PackCapacity:
     kv_heads: int
     taps: int
     key_value_dtype: npt.DTypeLike = np.float32
+
+    @classmethod
+    def of_model(
+        cls, architecture: Architecture, *, tokens: int, documents: int, key_value_dtype: npt.DTypeLike = np.float32
+    ) -> PackCapacity:
+        """Room for packs of `tokens` tokens, whatever share of them is images, prefixes or neither.
+
+        As many rows of known prefixes come on top.
+        """
+        text, vision = architecture.text, architecture.vision
+        return cls(
+            tokens=tokens,
+            documents=documents,
+            visual_rows=0 if vision is None else tokens + 1,
+            known_rows=tokens,
+            keep_rows=tokens,
+            hidden=text.hidden,
+            half_head=text.head_dim // 2,
+            layers=text.layers,
+            kv_heads=text.kv_heads,
+            taps=0 if vision is None else len(vision.deepstack_layers),
+            key_value_dtype=key_value_dtype,
+        )
 
     def holds(self, layout: PackLayout) -> bool:
         """Whether a pack laid out so fits."""

@@ -122,11 +122,14 @@ def _runner(bundle: Bundle, longest_pair: int, settings: EngineSettings) -> Runn
     architecture, prompt = bundle.manifest.architecture, bundle.manifest.prompt
     text = architecture.text
     graph = bundle.graph(settings.dialect or Dialect.FUSED, Precision.FP32)
+    # A pack within the budget and one more prefix than planned, or a single document at the limit. Planning counts the
+    # known prefixes of a pack as free; a pack that has more of them than fits is run in parts.
+    tokens = (settings.token_budget or LADDER[-1]) + longest_pair
     engine = OnnxRuntimeEngine(
         bundle.folder / graph.text,
         None if graph.vision is None else bundle.folder / graph.vision,
         prompt.image,
-        _capacity(architecture, longest_pair, settings),
+        PackCapacity.of_model(architecture, tokens=tokens, documents=_MAX_DOCUMENTS),
         threads=settings.effective_threads,
         precision=graph.precision.value,
         pool_timeout_s=settings.pool_timeout_s,
@@ -138,26 +141,4 @@ def _runner(bundle: Bundle, longest_pair: int, settings: EngineSettings) -> Runn
         feature_bytes=settings.feature_cache_bytes,
         prefix_bytes=settings.prefix_cache_bytes,
         vision_patches=_VISION_PATCHES,
-    )
-
-
-def _capacity(architecture: Architecture, longest_pair: int, settings: EngineSettings) -> PackCapacity:
-    """A pack within the budget, one more prefix than planned, or a single document at the limit.
-
-    Known prefixes of other requests in the pack come on top, which planning counts as free; a pack that has more of
-    them than fits is run in parts.
-    """
-    text, vision = architecture.text, architecture.vision
-    tokens = (settings.token_budget or LADDER[-1]) + longest_pair
-    return PackCapacity(
-        tokens=tokens,
-        documents=_MAX_DOCUMENTS,
-        visual_rows=0 if vision is None else tokens + 1,
-        known_rows=tokens,
-        keep_rows=tokens,
-        hidden=text.hidden,
-        half_head=text.head_dim // 2,
-        layers=text.layers,
-        kv_heads=text.kv_heads,
-        taps=0 if vision is None else len(vision.deepstack_layers),
     )
