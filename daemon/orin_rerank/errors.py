@@ -22,7 +22,9 @@ Every error that a person can meet is an `OrinRerankError`. It carries
     ├── DeadlineError                  the caller's deadline passed or cannot be met
     ├── SettingsError                  a setting or command-line value is wrong
     ├── DatasetError                   an evaluation or calibration set is malformed
+    ├── CalibrationError               a calibration set, its ranges or a plan cannot be used for this model
     ├── BundleError                    a model bundle is missing, incomplete or altered
+    │   └── RefusedPrecisionError      INT8 that did not pass its gate, or cannot show that it did
     ├── CheckpointError                a checkpoint cannot become a graph; names the key
     ├── EngineError                    an engine failed or gave a score that cannot be trusted
     │   └── NonFiniteScoreError, PoolExhaustedError, SelfTestError
@@ -36,6 +38,7 @@ from typing import ClassVar
 
 __all__ = [
     "BundleError",
+    "CalibrationError",
     "CheckpointError",
     "DatasetError",
     "DeadlineError",
@@ -55,6 +58,7 @@ __all__ = [
     "OrinRerankError",
     "OverloadedError",
     "PoolExhaustedError",
+    "RefusedPrecisionError",
     "SelfTestError",
     "SettingsError",
     "TextError",
@@ -238,6 +242,19 @@ class BundleError(OrinRerankError):
 
     kind = ErrorKind.DATA
     code = "bundle"
+
+
+class RefusedPrecisionError(BundleError):
+    """An INT8 engine did not pass its gate, or nothing shows that it did; the message says why."""
+
+    code = "precision_refused"
+
+
+class CalibrationError(OrinRerankError):
+    """A calibration set, recorded ranges or a plan cannot be used for this model; the item names it."""
+
+    kind = ErrorKind.DATA
+    code = "calibration"
 
 
 class CheckpointError(OrinRerankError):

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from orin_rerank.engines.pool import BufferPool, PackCapacity
-from orin_rerank.engines.port import EngineInfo
+from orin_rerank.engines.port import EngineInfo, Probe
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -54,7 +54,7 @@ class FakeEngine:
     def arrays(self, layout: PackLayout) -> AbstractContextManager[PackArrays]:
         return self.pool.lend(layout)
 
-    def run(self, arrays: PackArrays) -> None:
+    def run(self, arrays: PackArrays, probe: Probe | None = None) -> None:
         with self._lock:
             self.computed.append(len(arrays.ids))
         self.before_run(arrays)
@@ -67,7 +67,7 @@ class FakeEngine:
             known = arrays.known_id == arrays.prefix_id[last]
             arrays.margin[n] = values[own].sum() + arrays.known[0, 0, known, 0, 0].sum()
 
-    def encode_images(self, images: Sequence[EncodedImage]) -> list[Float32Array]:
+    def encode_images(self, images: Sequence[EncodedImage], probe: Probe | None = None) -> list[Float32Array]:
         self.before_encoding(images)
         with self._lock:
             self.encoded.append([image.digest for image in images])

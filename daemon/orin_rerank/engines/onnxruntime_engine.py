@@ -14,7 +14,7 @@ import numpy.typing as npt
 import onnxruntime as ort
 
 from orin_rerank.engines.pool import BufferPool, PackCapacity, PoolCounters, aligned_memory
-from orin_rerank.engines.port import EngineInfo
+from orin_rerank.engines.port import EngineInfo, Probe
 from orin_rerank.errors import BundleError, EngineError, InternalError
 from orin_rerank.prompt.patches import patch_width, write_patches
 from orin_rerank.prompt.vision import VisionGeometry
@@ -45,6 +45,7 @@ class OnnxRuntimeEngine:
         threads: Packs in flight at a time, each computed by one thread.
         precision: What the graphs compute in, for `info`.
         pool_timeout_s: How long a pack waits for a buffer.
+        weights: Folder of the weight file, where it does not lie beside the graphs.
 
     Raises:
         BundleError: If ONNX Runtime does not take a graph.
@@ -60,9 +61,10 @@ class OnnxRuntimeEngine:
         threads: int,
         precision: str,
         pool_timeout_s: float,
+        weights: Path | None = None,
     ) -> None:
-        self._text = _session(text)
-        self._vision = _session(vision) if vision is not None else None
+        self._text = _session(text, weights)
+        self._vision = _session(vision, weights) if vision is not None else None
         self._image = image
         self._pool = BufferPool(capacity, threads, pool_timeout_s)
         self._info = EngineInfo("onnxruntime-cpu", precision, capacity.tokens, capacity.documents, threads)
@@ -87,15 +89,15 @@ class OnnxRuntimeEngine:
         """Lends buffers, cut to a layout; they go back at the end of the context."""
         return self._pool.lend(layout)
 
-    def run(self, arrays: PackArrays) -> None:
+    def run(self, arrays: PackArrays, probe: Probe | None = None) -> None:
         """Runs the decoder over a packed sequence, writing `arrays.margin` and `arrays.kept`."""
         inputs = {name: getattr(arrays, name) for name in _TEXT_VALUES}
         if self._vision is not None:
             inputs.update({name: getattr(arrays, name) for name in _VISUAL_VALUES})
             inputs.update({f"deepstack_{tap}": values for tap, values in enumerate(arrays.deepstack)})
-        _run(self._text, inputs, {"margin": arrays.margin, "kept": arrays.kept})
+        _run(self._text, inputs, {"margin": arrays.margin, "kept": arrays.kept}, probe)
 
-    def encode_images(self, images: Sequence[EncodedImage]) -> list[Float32Array]:
+    def encode_images(self, images: Sequence[EncodedImage], probe: Probe | None = None) -> list[Float32Array]:
         """Runs the vision encoder on images of one common grid."""
         if self._vision is None or self._image is None:
             raise InternalError("a text-only model was given images")
@@ -114,7 +116,7 @@ class OnnxRuntimeEngine:
             "cos": geometry.cos,
             "sin": geometry.sin,
         }
-        _run(self._vision, inputs, {"features": features})
+        _run(self._vision, inputs, {"features": features}, probe)
         return [features[:, i * tokens : (i + 1) * tokens].copy() for i in range(len(images))]
 
     def close(self) -> None:
@@ -131,25 +133,41 @@ class OnnxRuntimeEngine:
         return block[:count].reshape(shape)
 
 
-def _session(graph: Path) -> Any:
+def _session(graph: Path, weights: Path | None) -> Any:
     options = ort.SessionOptions()
     options.intra_op_num_threads = 1
     options.inter_op_num_threads = 1
     options.log_severity_level = 3
+    # Without instructions for the purpose, sums of two INT8 products saturate on some processors; this avoids that.
+    options.add_session_config_entry("session.x64quantprecision", "1")
+    source: str | bytes = str(graph)
+    if weights is not None:
+        options.add_session_config_entry("session.model_external_initializers_file_folder_path", str(weights))
+        source = graph.read_bytes()
     try:
-        return ort.InferenceSession(str(graph), options, providers=["CPUExecutionProvider"])
+        return ort.InferenceSession(source, options, providers=["CPUExecutionProvider"])
     except Exception as error:  # ONNX Runtime raises classes of its own that share no public base
         raise BundleError(f"ONNX Runtime does not take the graph: {error}", item=graph.name) from error
 
 
-def _run(session: Any, inputs: dict[str, npt.NDArray[Any]], outputs: dict[str, npt.NDArray[Any]]) -> None:
-    """Runs on the arrays' own memory: nothing is copied in or out."""
+def _run(
+    session: Any, inputs: dict[str, npt.NDArray[Any]], outputs: dict[str, npt.NDArray[Any]], probe: Probe | None
+) -> None:
+    """Runs on the arrays' own memory: nothing is copied in, and what is copied out is a probe's."""
     binding = session.io_binding()
+    if probe is not None:
+        inputs = {**inputs, **probe.inputs}
     for name, array in inputs.items():
         binding.bind_input(name, "cpu", 0, array.dtype, array.shape, array.ctypes.data)
     for name, array in outputs.items():
         binding.bind_output(name, "cpu", 0, array.dtype, array.shape, array.ctypes.data)
+    if probe is not None:
+        for name in probe.outputs:
+            binding.bind_output(name, "cpu")
     try:
         session.run_with_iobinding(binding)
     except Exception as error:  # see _session
         raise EngineError(f"ONNX Runtime failed: {error}") from error
+    if probe is not None:
+        values = binding.get_outputs()[len(outputs) :]
+        probe.results.update(zip(probe.outputs, (value.numpy() for value in values), strict=True))

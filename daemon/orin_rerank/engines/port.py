@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
     from contextlib import AbstractContextManager
+
+    import numpy.typing as npt
 
     from orin_rerank.packing.arrays import PackArrays, PackLayout
     from orin_rerank.prompt.encoded import EncodedImage, Float32Array
 
-__all__ = ["Engine", "EngineInfo"]
+__all__ = ["Engine", "EngineInfo", "Probe"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +36,21 @@ class EngineInfo:
     slots: int = 1
 
 
+@dataclass(frozen=True, slots=True)
+class Probe:
+    """Inputs and outputs that a graph has beyond the usual ones.
+
+    Attributes:
+        inputs: By name.
+        outputs: Names of those to return.
+        results: Where the engine puts them.
+    """
+
+    inputs: Mapping[str, npt.NDArray[Any]] = field(default_factory=dict)
+    outputs: tuple[str, ...] = ()
+    results: dict[str, npt.NDArray[Any]] = field(default_factory=dict)
+
+
 class Engine(Protocol):
     """Runs a model's two graphs. Safe to call from `info.slots` threads at a time."""
 
@@ -51,15 +68,23 @@ class Engine(Protocol):
             PoolExhaustedError: If none became free in time.
         """
 
-    def run(self, arrays: PackArrays) -> None:
+    def run(self, arrays: PackArrays, probe: Probe | None = None) -> None:
         """Runs the decoder over a packed sequence, writing `arrays.margin` and `arrays.kept`.
+
+        Args:
+            arrays: Inputs and outputs.
+            probe: What a probing form of the graph takes and gives besides.
 
         Raises:
             EngineError: If the run fails.
         """
 
-    def encode_images(self, images: Sequence[EncodedImage]) -> list[Float32Array]:
+    def encode_images(self, images: Sequence[EncodedImage], probe: Probe | None = None) -> list[Float32Array]:
         """Runs the vision encoder on images of one common grid.
+
+        Args:
+            images: The images.
+            probe: What a probing form of the graph takes and gives besides.
 
         Returns:
             For each image float32 `[1 + taps, tokens, hidden]`, a copy: the features that replace its token

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import enum
+import hashlib
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
@@ -13,6 +14,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 from orin_rerank import __version__
 from orin_rerank.errors import InternalError
+from orin_rerank.graph.product import FloatForm, Product, ProductForm
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -42,14 +44,28 @@ class Precision(enum.Enum):
 
     FP32 = "fp32"
     FP16 = "fp16"
+    INT8 = "int8"
+    """INT8 where the scheme says so, else float32: for processors."""
+    INT8_FP16 = "int8-fp16"
+    """INT8 where the scheme says so, else float16: for GPUs."""
+
+    @property
+    def quantized(self) -> bool:
+        """Whether products may be INT8."""
+        return self in {Precision.INT8, Precision.INT8_FP16}
+
+    @property
+    def half(self) -> bool:
+        """Whether products that are not INT8 are float16, rather than float32."""
+        return self in {Precision.FP16, Precision.INT8_FP16}
 
     @property
     def onnx_type(self) -> int:
-        """The ONNX element type."""
-        return int(TensorProto.FLOAT if self is Precision.FP32 else TensorProto.FLOAT16)
+        """The ONNX element type of products that are not INT8."""
+        return int(TensorProto.FLOAT16 if self.half else TensorProto.FLOAT)
 
 
-_STORED: Final = {"F16": TensorProto.FLOAT16, "F32": TensorProto.FLOAT}
+_STORED: Final = {"F16": TensorProto.FLOAT16, "F32": TensorProto.FLOAT, "I8": TensorProto.INT8}
 _IR_VERSION: Final = 10
 
 
@@ -64,13 +80,22 @@ class GraphBuilder:
         weights: The file that holds the weights.
         dialect: Which operators may be used.
         precision: What matrix products are computed in.
+        form: How they are written; None writes them as plain floating-point products.
     """
 
-    def __init__(self, name: str, weights: WeightFile, dialect: Dialect, precision: Precision) -> None:
+    def __init__(
+        self,
+        name: str,
+        weights: WeightFile,
+        dialect: Dialect,
+        precision: Precision,
+        form: ProductForm | None = None,
+    ) -> None:
         self.name = name
         self.weights = weights
         self.dialect = dialect
         self.precision = precision
+        self.form = form or FloatForm()
         self._scope: list[str] = []
         self._nodes: list[onnx.NodeProto] = []
         self._initializers: dict[str, onnx.TensorProto] = {}
@@ -111,9 +136,9 @@ class GraphBuilder:
     def constant(self, value: npt.ArrayLike, dtype: npt.DTypeLike) -> str:
         """A small constant; equal ones are stored once."""
         array = np.asarray(value, dtype=dtype)
-        key = f"constant/{array.dtype}{list(array.shape)}/{array.tobytes().hex()}"
-        if len(key) > 160:
-            key = self._unique("constant")
+        contents = array.tobytes()
+        digest = contents.hex() if len(contents) <= 64 else hashlib.sha256(contents).hexdigest()
+        key = f"constant/{array.dtype}{list(array.shape)}/{digest}"
         if key not in self._initializers:
             self._initializers[key] = numpy_helper.from_array(array, key)
         return key
@@ -139,23 +164,30 @@ class GraphBuilder:
         stored = int(_STORED[where.dtype])
         return name if to is None or to == stored else self.op("Cast", name, name=f"{names[0]}/cast", to=to)
 
-    def linear(self, value: str, *names: str, bias: str | None = None, name: str = "linear") -> str:
-        """`value @ weight.T (+ bias)` in the graph's precision; float32 in and out.
+    def linear(
+        self,
+        value: str,
+        *names: str,
+        place: str,
+        bias: str | None = None,
+        shape: tuple[int, int] | None = None,
+        name: str = "linear",
+    ) -> str:
+        """`value @ weight.T (+ bias)`, as the graph's form has it; float32 in and out.
 
         Args:
             value: float32 `[rows, in]`.
             names: Weights `[out, in]`; several side by side are one product.
+            place: Name of the `Place`.
             bias: Name of a tensor `[out]`.
+            shape: The weight's, where it is stored with more axes.
             name: Of the product.
         """
-        kind = self.precision.onnx_type
-        inputs = [self.cast(value, kind), self.weight(*names, to=kind)]
-        if bias is not None and self.precision is Precision.FP32:
-            inputs.append(self.weight(bias, to=TensorProto.FLOAT))
-        product = self.op("Gemm", *inputs, transB=1, name=name)
-        if bias is not None and self.precision is not Precision.FP32:
-            return self.op("Add", self.cast(product, TensorProto.FLOAT), self.weight(bias, to=TensorProto.FLOAT))
-        return self.cast(product, TensorProto.FLOAT)
+        return self.form.linear(self, Product(value, names, place, bias, shape, name))
+
+    def rows(self, table: str, index: str, name: str) -> str:
+        """float32 rows of a table of weights, as the graph's form has it."""
+        return self.form.rows(self, table, index, name)
 
     def matmul(self, left: str, right: str, name: str) -> str:
         """A product of two activations in the graph's precision; float32 in and out."""
@@ -164,10 +196,11 @@ class GraphBuilder:
 
     def cast(self, value: str, kind: int) -> str:
         """Casts from float32 or to it; nothing where the graph is float32 throughout."""
-        return value if self.precision is Precision.FP32 else self.op("Cast", value, to=kind)
+        return self.op("Cast", value, to=kind) if self.precision.half else value
 
     def model(self) -> onnx.ModelProto:
         """The finished model; its weights are references into the weight file."""
+        self.form.finish(self)
         graph = helper.make_graph(
             self._nodes, self.name, self._inputs, self._outputs, initializer=list(self._initializers.values())
         )

@@ -39,12 +39,13 @@ from orin_rerank.graph.weights import MARGIN_ROW, WeightFile, WeightSpec
 
 if TYPE_CHECKING:
     from orin_rerank.graph.architecture import TextArchitecture
+    from orin_rerank.graph.product import ProductForm
 
 __all__ = ["embedding_name", "text_graph", "text_weights"]
 
-_MASKED: Final = {Precision.FP32: -1e30, Precision.FP16: -3e4}
-"""Added to a score that may not count: finite in the precision of the products, so that no arithmetic on it gives NaN,
-and exp() of it is 0. With float16's infinity a runtime's attention gave NaN."""
+_MASKED: Final[dict[int, float]] = {TensorProto.FLOAT: -1e30, TensorProto.FLOAT16: -3e4}
+"""By the type of the products, what is added to a score that may not count: finite in that type, so that no arithmetic
+on it gives NaN, and exp() of it is 0. With float16's infinity a runtime's attention gave NaN."""
 
 
 def _prefix(vl: bool) -> str:
@@ -93,6 +94,7 @@ def text_graph(
     dialect: Dialect,
     precision: Precision,
     merged: bool = True,
+    form: ProductForm | None = None,
 ) -> onnx.ModelProto:
     """Writes the decoder graph.
 
@@ -105,8 +107,9 @@ def text_graph(
         precision: What matrix products are computed in.
         merged: Whether query, key and value, and gate and up, are one product each. Saves reading the input again,
             costs cutting the output up.
+        form: How products are written; None writes them as plain floating-point products.
     """
-    return _TextGraph(arch, GraphBuilder("text", weights, dialect, precision), vl, taps, merged).write()
+    return _TextGraph(arch, GraphBuilder("text", weights, dialect, precision, form), vl, taps, merged).write()
 
 
 @dataclass(slots=True)
@@ -128,9 +131,7 @@ class _TextGraph:
         sin = b.input("sin", TensorProto.FLOAT, ["tokens", half])
         prefix_id = b.input("prefix_id", TensorProto.INT32, ["tokens"])
         document_id = b.input("document_id", TensorProto.INT32, ["tokens"])
-        table = b.weight(embedding_name(vl=self.vl))
-        # Gathered as stored and widened after: casting the whole table would double or quadruple it in memory.
-        hidden = b.op("Cast", b.op("Gather", table, ids, axis=0), to=TensorProto.FLOAT, name="embedding")
+        hidden = b.rows(embedding_name(vl=self.vl), ids, "embedding")
         deepstack: list[str] = []
         if self.vl:
             visual_index = b.input("visual_index", TensorProto.INT32, ["tokens"])
@@ -190,7 +191,11 @@ class _TextGraph:
             known = b.op("Equal", b.op("Unsqueeze", known_id, column), row_prefix)
             every = b.op("Concat", known, seen, axis=1)
             return b.op(
-                "Where", every, b.constant(0.0, np.float32), b.constant(_MASKED[b.precision], np.float32), name="bias"
+                "Where",
+                every,
+                b.constant(0.0, np.float32),
+                b.constant(_MASKED[b.precision.onnx_type], np.float32),
+                name="bias",
             )
 
     def _layer(self, i: int, hidden: str, rotary: tuple[str, str], bias: str, rows: str | None) -> str:
@@ -200,17 +205,17 @@ class _TextGraph:
         with b.scope("attention"):
             normed = self._rms_norm(hidden, b.weight(f"{name}input_layernorm.weight"))
             attended = self._attention(i, normed, rotary, bias, rows)
-            output = b.linear(attended, f"{name}self_attn.o_proj.weight", name="output")
+            output = b.linear(attended, f"{name}self_attn.o_proj.weight", place=f"layers.{i}.output", name="output")
             residual = hidden if rows is None else b.op("Gather", hidden, rows, axis=0)
             hidden = b.op("Add", residual, output, name="residual")
         with b.scope("mlp"):
             normed = self._rms_norm(hidden, b.weight(f"{name}post_attention_layernorm.weight"))
             wide = self.arch.intermediate
-            gate, up = self._project(
-                normed, {f"{name}mlp.gate_proj.weight": wide, f"{name}mlp.up_proj.weight": wide}, "gate_up"
-            )
+            widths = {f"{name}mlp.gate_proj.weight": wide, f"{name}mlp.up_proj.weight": wide}
+            gate, up = self._project(normed, widths, f"layers.{i}.gate_up", "gate_up")
             gated = b.op("Mul", b.op("Mul", gate, b.op("Sigmoid", gate)), up, name="gated")
-            return b.op("Add", hidden, b.linear(gated, f"{name}mlp.down_proj.weight", name="down"), name="residual")
+            down = b.linear(gated, f"{name}mlp.down_proj.weight", place=f"layers.{i}.down", name="down")
+            return b.op("Add", hidden, down, name="residual")
 
     def _attention(self, i: int, normed: str, rotary: tuple[str, str], bias: str, rows: str | None) -> str:
         """Attention of `normed` `[S, H]` to itself; returns `[rows, heads * head_dim]`."""
@@ -222,15 +227,16 @@ class _TextGraph:
             f"{name}{part}_proj.weight": count * arch.head_dim
             for part, count in zip("qkv", (nq, nkv, nkv), strict=True)
         }
+        place = f"layers.{i}.qkv"
         if rows is None:
-            query, key, value = self._project(normed, names, "qkv")
+            query, key, value = self._project(normed, names, place, "qkv")
             query_cos, query_sin, query_bias = cos, sin, bias
         else:
-            chosen = b.op("Gather", normed, rows, axis=0)
             query_weight = next(iter(names))
-            query = b.linear(chosen, query_weight, name="query")
             del names[query_weight]
-            key, value = self._project(normed, names, "kv")
+            key, value = self._project(normed, names, place, "kv")
+            chosen = b.op("Gather", normed, rows, axis=0)
+            query = b.linear(chosen, query_weight, place=place, name="query")
             query_cos, query_sin, query_bias = (b.op("Gather", x, rows, axis=0) for x in (cos, sin, bias))
         query = self._heads(query, nq, f"{name}q_norm.weight", query_cos, query_sin)
         key = self._heads(key, nkv, f"{name}k_norm.weight", cos, sin)
@@ -240,12 +246,13 @@ class _TextGraph:
             return self._fused_attention(query, key, value, query_bias)
         return self._primitive_attention(query, key, value, query_bias)
 
-    def _project(self, value: str, widths: dict[str, int], name: str) -> list[str]:
+    def _project(self, value: str, widths: dict[str, int], place: str, name: str) -> list[str]:
         """Products of `value` with several weights that lie side by side, given with their output widths."""
         b = self.b
         if not self.merged:
-            return [b.linear(value, weight, name=name) for weight in widths]
-        return b.ops("Split", len(widths), b.linear(value, *widths, name=name), b.shape(*widths.values()), axis=1)
+            return [b.linear(value, weight, place=place, name=name) for weight in widths]
+        product = b.linear(value, *widths, place=place, name=name)
+        return b.ops("Split", len(widths), product, b.shape(*widths.values()), axis=1)
 
     def _with_known(self, i: int, key: str, value: str) -> tuple[str, str]:
         """Puts the rows of known prefixes before those of the sequence, and notes what is to be kept of these.
@@ -293,7 +300,7 @@ class _TextGraph:
             "softmax_precision": int(TensorProto.FLOAT),
             "name": "fused",
         }
-        if b.precision is Precision.FP32:
+        if not b.precision.half:
             counts: dict[str, Any] = {"q_num_heads": arch.heads, "kv_num_heads": arch.kv_heads}
             return b.op("Squeeze", b.op("Attention", query, key, value, bias, **counts, **attributes), b.shape(0))
         # Given flat float16 rows whose heads share keys, ONNX Runtime 1.23 reads memory that nobody wrote.

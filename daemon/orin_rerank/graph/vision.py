@@ -30,6 +30,7 @@ from orin_rerank.graph.weights import WeightFile, WeightSpec
 
 if TYPE_CHECKING:
     from orin_rerank.graph.architecture import VisionArchitecture
+    from orin_rerank.graph.product import ProductForm
 
 __all__ = ["vision_graph", "vision_weights"]
 
@@ -84,7 +85,12 @@ def vision_weights(arch: VisionArchitecture, *, matrices: str = "F16") -> list[W
 
 
 def vision_graph(
-    arch: VisionArchitecture, weights: WeightFile, *, dialect: Dialect, precision: Precision
+    arch: VisionArchitecture,
+    weights: WeightFile,
+    *,
+    dialect: Dialect,
+    precision: Precision,
+    form: ProductForm | None = None,
 ) -> onnx.ModelProto:
     """Writes the vision encoder graph.
 
@@ -93,8 +99,9 @@ def vision_graph(
         weights: File that holds `vision_weights(arch)`.
         dialect: Which operators to use.
         precision: What matrix products are computed in.
+        form: How they are written; None writes them as plain floating-point products.
     """
-    return _VisionGraph(arch, GraphBuilder("vision", weights, dialect, precision)).write()
+    return _VisionGraph(arch, GraphBuilder("vision", weights, dialect, precision, form)).write()
 
 
 @dataclass(slots=True)
@@ -118,13 +125,15 @@ class _VisionGraph:
         grid = b.op("Shape", position_index, end=1)
         for i in range(arch.layers):
             with b.scope(f"blocks.{i}"):
-                hidden = self._block(f"{_P}blocks.{i}.", hidden, cos, sin, grid)
+                hidden = self._block(i, hidden, cos, sin, grid)
             if i in taps:
                 with b.scope(f"deepstack.{taps[i]}"):
                     name = f"{_P}deepstack_merger_list.{taps[i]}"
-                    deepstack.append(self._merge(name, self._layer_norm(self._shuffle(hidden), f"{name}.norm")))
+                    rows = self._layer_norm(self._shuffle(hidden), f"{name}.norm")
+                    deepstack.append(self._merge(name, f"deepstack.{taps[i]}", rows))
         with b.scope("merger"):
-            merged = self._merge(f"{_P}merger", self._shuffle(self._layer_norm(hidden, f"{_P}merger.norm")))
+            rows = self._shuffle(self._layer_norm(hidden, f"{_P}merger.norm"))
+            merged = self._merge(f"{_P}merger", "merger", rows)
         features = [b.op("Unsqueeze", x, b.shape(0)) for x in (merged, *deepstack)]
         b.output(
             b.op("Concat", *features, axis=0), "features", TensorProto.FLOAT, [len(features), "rows", arch.out_hidden]
@@ -136,10 +145,10 @@ class _VisionGraph:
         b, arch = self.b, self.arch
         with b.scope("embedding"):
             name = f"{_P}patch_embed.proj"
-            kind = b.precision.onnx_type
-            flat = b.weight(f"{name}.weight", to=kind, shape=(arch.hidden, arch.patch_values))
-            product = b.cast(b.op("Gemm", b.cast(patches, kind), flat, transB=1, name="patches"), TensorProto.FLOAT)
-            hidden = b.op("Add", product, b.weight(f"{name}.bias"))
+            flat = (arch.hidden, arch.patch_values)
+            hidden = b.linear(
+                patches, f"{name}.weight", place="patches", bias=f"{name}.bias", shape=flat, name="patches"
+            )
             rows = b.op("Gather", b.weight(f"{_P}pos_embed.weight"), index, axis=0)
             position = b.op(
                 "Squeeze", b.op("MatMul", b.op("Unsqueeze", weight, b.shape(1)), rows), b.shape(1), name="position"
@@ -147,24 +156,26 @@ class _VisionGraph:
             shape = b.op("Concat", b.shape(-1), b.op("Shape", position), axis=0)
             return b.op("Reshape", b.op("Add", b.op("Reshape", hidden, shape), position), b.shape(-1, arch.hidden))
 
-    def _block(self, name: str, hidden: str, cos: str, sin: str, grid: str) -> str:
-        b = self.b
-        with b.scope("attention"):
+    def _block(self, i: int, hidden: str, cos: str, sin: str, grid: str) -> str:
+        name = f"{_P}blocks.{i}."
+        with self.b.scope("attention"):
             normed = self._layer_norm(hidden, f"{name}norm1")
-            attended = self._attention(name, normed, cos, sin, grid)
-            output = b.linear(attended, f"{name}attn.proj.weight", bias=f"{name}attn.proj.bias", name="output")
-            hidden = b.op("Add", hidden, output, name="residual")
-        with b.scope("mlp"):
+            attended = self._attention(i, normed, cos, sin, grid)
+            output = self._linear(attended, f"{name}attn.proj", f"blocks.{i}.output", "output")
+            hidden = self.b.op("Add", hidden, output, name="residual")
+        with self.b.scope("mlp"):
             normed = self._layer_norm(hidden, f"{name}norm2")
-            wide = b.linear(normed, f"{name}mlp.linear_fc1.weight", bias=f"{name}mlp.linear_fc1.bias", name="fc1")
-            activated = self._gelu_tanh(wide)
-            narrow = b.linear(activated, f"{name}mlp.linear_fc2.weight", bias=f"{name}mlp.linear_fc2.bias", name="fc2")
-            return b.op("Add", hidden, narrow, name="residual")
+            wide = self._linear(normed, f"{name}mlp.linear_fc1", f"blocks.{i}.fc1", "fc1")
+            narrow = self._linear(self._gelu_tanh(wide), f"{name}mlp.linear_fc2", f"blocks.{i}.fc2", "fc2")
+            return self.b.op("Add", hidden, narrow, name="residual")
 
-    def _attention(self, name: str, normed: str, cos: str, sin: str, grid: str) -> str:
+    def _linear(self, value: str, tensors: str, place: str, name: str) -> str:
+        return self.b.linear(value, f"{tensors}.weight", place=place, bias=f"{tensors}.bias", name=name)
+
+    def _attention(self, i: int, normed: str, cos: str, sin: str, grid: str) -> str:
         """Full attention within each image; `[B * P, hidden]` in and out."""
         b, arch = self.b, self.arch
-        merged = b.linear(normed, f"{name}attn.qkv.weight", bias=f"{name}attn.qkv.bias", name="qkv")
+        merged = self._linear(normed, f"{_P}blocks.{i}.attn.qkv", f"blocks.{i}.qkv", "qkv")
         shape = b.op("Concat", b.shape(-1), grid, b.shape(3 * arch.heads, arch.head_dim), axis=0)
         heads = b.op("Reshape", merged, shape)
         query, key, value = b.ops("Split", 3, heads, b.shape(arch.heads, arch.heads, arch.heads), axis=2)
@@ -185,11 +196,10 @@ class _VisionGraph:
             mixed = b.matmul(b.op("Softmax", scores, axis=-1), value, "mixed")
         return b.op("Reshape", b.op("Transpose", mixed, perm=[0, 2, 1, 3]), b.shape(-1, arch.hidden))
 
-    def _merge(self, name: str, rows: str) -> str:
+    def _merge(self, name: str, place: str, rows: str) -> str:
         """The merger's two layers: `[B * P / merge**2, hidden * merge**2]` to `[.., out_hidden]`."""
-        b = self.b
-        wide = b.linear(rows, f"{name}.linear_fc1.weight", bias=f"{name}.linear_fc1.bias", name="fc1")
-        return b.linear(self._gelu(wide), f"{name}.linear_fc2.weight", bias=f"{name}.linear_fc2.bias", name="fc2")
+        wide = self._linear(rows, f"{name}.linear_fc1", f"{place}.fc1", "fc1")
+        return self._linear(self._gelu(wide), f"{name}.linear_fc2", f"{place}.fc2", "fc2")
 
     def _shuffle(self, value: str) -> str:
         """Joins the patches of a merge block, which lie side by side, into one row."""

@@ -31,7 +31,7 @@ __all__ = ["MARGIN_ROW", "WeightFile", "WeightSlice", "WeightSpec"]
 MARGIN_ROW: Final = "orin_rerank.margin_row"
 """Name of the head's one vector: the row of "yes" minus the row of "no", float32 `[hidden]`."""
 
-_NUMPY: Final[dict[str, np.dtype[np.floating[Any]]]] = {"F16": np.dtype("<f2"), "F32": np.dtype("<f4")}
+_NUMPY: Final[dict[str, np.dtype[Any]]] = {"F16": np.dtype("<f2"), "F32": np.dtype("<f4"), "I8": np.dtype("i1")}
 _ALIGNMENT: Final = 64
 _PIECE_VALUES: Final = 4 << 20
 
@@ -42,7 +42,7 @@ class WeightSpec:
 
     Attributes:
         name: Its name, here and in the checkpoint.
-        dtype: F16 or F32, as it is stored.
+        dtype: F16, F32 or I8, as it is stored.
         shape: Its dimensions, which the checkpoint must agree with.
     """
 

@@ -1,0 +1,80 @@
+"""How a graph writes its products with weights.
+
+The graphs say where a product stands and what goes in; a form says what nodes that becomes. `FloatForm` is the plain
+one. `quantized` and `probes` hold the others: INT8 with Q/DQ, a form that reports what its activations are like, and
+one in which every place can be switched to INT8 while it runs.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol
+
+from onnx import TensorProto
+
+if TYPE_CHECKING:
+    from orin_rerank.graph.builder import GraphBuilder
+
+__all__ = ["FloatForm", "Product", "ProductForm"]
+
+
+@dataclass(frozen=True, slots=True)
+class Product:
+    """`value @ weight.T (+ bias)`.
+
+    Attributes:
+        value: float32 `[rows, in]`.
+        weights: Names of tensors `[out, in]`; several side by side are one product.
+        place: Name of the `Place`.
+        bias: Name of a tensor `[out]`.
+        shape: The weight's, where it is stored with more axes.
+        name: Of the node.
+    """
+
+    value: str
+    weights: tuple[str, ...]
+    place: str
+    bias: str | None
+    shape: tuple[int, int] | None
+    name: str
+
+
+class ProductForm(Protocol):
+    """How products are written."""
+
+    def linear(self, b: GraphBuilder, product: Product) -> str:
+        """Writes a product; float32 in and out."""
+
+    def rows(self, b: GraphBuilder, table: str, index: str, name: str) -> str:
+        """Writes the lookup of rows in a table of weights; float32 out."""
+
+    def finish(self, b: GraphBuilder) -> None:
+        """Writes what remains, such as outputs, once the whole graph is there."""
+
+
+class FloatForm:
+    """Floating point, in the graph's precision."""
+
+    def linear(self, b: GraphBuilder, product: Product) -> str:
+        """Writes a product."""
+        kind = b.precision.onnx_type
+        weight = b.weight(*product.weights, to=kind, shape=product.shape)
+        return self.gemm(b, product, b.cast(product.value, kind), weight)
+
+    def rows(self, b: GraphBuilder, table: str, index: str, name: str) -> str:
+        """Writes a lookup."""
+        # Gathered as stored and widened after: casting the whole table would double or quadruple it in memory.
+        return b.op("Cast", b.op("Gather", b.weight(table), index, axis=0), to=TensorProto.FLOAT, name=name)
+
+    def finish(self, b: GraphBuilder) -> None:
+        """Writes nothing."""
+
+    def gemm(self, b: GraphBuilder, product: Product, value: str, weight: str) -> str:
+        """The product itself, of operands that are in the graph's precision; float32 out."""
+        if product.bias is None:
+            return b.cast(b.op("Gemm", value, weight, transB=1, name=product.name), TensorProto.FLOAT)
+        bias = b.weight(product.bias, to=TensorProto.FLOAT)
+        if not b.precision.half:
+            return b.op("Gemm", value, weight, bias, transB=1, name=product.name)
+        wide = b.cast(b.op("Gemm", value, weight, transB=1, name=product.name), TensorProto.FLOAT)
+        return b.op("Add", wide, bias)

@@ -1,0 +1,86 @@
+"""Products in INT8: explicit QuantizeLinear and DequantizeLinear around them.
+
+Codes are symmetric, per output channel for weights and per tensor for activations; sums, and everything between
+products, are wide. The weight file holds the codes, already smoothed, under the weights' own names, and their scales
+beside them.
+
+A GPU's compiler wants signed codes with zero point 0. A processor's fast kernels multiply unsigned by signed bytes, so
+there the same codes are written with 128 added, and 128 as their zero point: the numbers are the same.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+import numpy as np
+from onnx import TensorProto
+
+from orin_rerank.graph.product import FloatForm, Product
+from orin_rerank.graph.scheme import Mode, Scheme, scale_name
+
+if TYPE_CHECKING:
+    from orin_rerank.graph.builder import GraphBuilder
+
+__all__ = ["QuantizedForm"]
+
+
+@dataclass(slots=True)
+class QuantizedForm(FloatForm):
+    """Writes each place as its scheme says.
+
+    Attributes:
+        scheme: What is INT8.
+    """
+
+    scheme: Scheme
+    _rounded: dict[str, str] = field(default_factory=dict)
+
+    def linear(self, b: GraphBuilder, product: Product) -> str:
+        """Writes a product."""
+        place = self.scheme.places[product.place]
+        if place.scale is not None:
+            return self._integer(b, product, place.scale)
+        if place.mode is Mode.WEIGHTS:
+            weight = self._widened(b, product)
+            kind = b.precision.onnx_type
+            return self.gemm(b, product, b.cast(product.value, kind), b.cast(weight, kind))
+        return FloatForm.linear(self, b, product)
+
+    def rows(self, b: GraphBuilder, table: str, index: str, name: str) -> str:
+        """Writes a lookup; each row of an INT8 table has a scale."""
+        if not self.scheme.embedding:
+            return FloatForm.rows(self, b, table, index, name)
+        codes = b.op("Cast", b.op("Gather", b.weight(table), index, axis=0), to=TensorProto.FLOAT)
+        scales = b.op("Unsqueeze", b.op("Gather", b.weight(scale_name(table)), index, axis=0), b.shape(1))
+        return b.op("Mul", codes, scales, name=name)
+
+    def _integer(self, b: GraphBuilder, product: Product, scale: float) -> str:
+        value = self._activation(b, product.value, scale)
+        codes, scales, outputs = self._codes(b, product)
+        # ONNX Runtime takes the pattern for an integer product only where the weights' zero points are written out.
+        zeros = b.constant(np.zeros(outputs), np.int8)
+        weight = b.op("DequantizeLinear", codes, scales, zeros, axis=0, name=f"{product.name}/weight")
+        result = b.op("Gemm", value, weight, transB=1, name=product.name)
+        return result if product.bias is None else b.op("Add", result, b.weight(product.bias, to=TensorProto.FLOAT))
+
+    def _activation(self, b: GraphBuilder, value: str, scale: float) -> str:
+        """The value rounded to its codes; products of one value share that."""
+        if value not in self._rounded:
+            step = b.constant(scale, np.float32)
+            zero = b.constant(0, np.int8) if b.precision.half else b.constant(128, np.uint8)
+            codes = b.op("QuantizeLinear", value, step, zero, name="quantize")
+            self._rounded[value] = b.op("DequantizeLinear", codes, step, zero, name="dequantize")
+        return self._rounded[value]
+
+    def _widened(self, b: GraphBuilder, product: Product) -> str:
+        """float32 weights from their codes. Written as a cast and a product, which runtimes compute once, at start."""
+        codes, scales, _ = self._codes(b, product)
+        columns = b.op("Unsqueeze", scales, b.shape(1))
+        return b.op("Mul", b.op("Cast", codes, to=TensorProto.FLOAT), columns, name=f"{product.name}/weight")
+
+    def _codes(self, b: GraphBuilder, product: Product) -> tuple[str, str, int]:
+        """The codes `[out, in]`, their scales `[out]` and how many outputs that is."""
+        codes = b.weight(*product.weights, shape=product.shape)
+        names = [scale_name(weight) for weight in product.weights]
+        return codes, b.weight(*names), b.weights.slice(*names).shape[0]

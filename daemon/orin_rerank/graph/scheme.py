@@ -1,0 +1,69 @@
+"""What is INT8 in a graph, what is stored as INT8 only, and what stays wide."""
+
+from __future__ import annotations
+
+import enum
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final
+
+from orin_rerank.errors import InternalError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    import numpy as np
+    import numpy.typing as npt
+
+__all__ = ["INT8_MAX", "Mode", "PlaceScheme", "Scheme", "scale_name"]
+
+INT8_MAX: Final = 127
+"""Largest code; -128 is not used, so that codes are symmetric."""
+
+
+class Mode(enum.Enum):
+    """How the products at a place are computed."""
+
+    INT8 = "int8"
+    """Activation and weights are INT8, sums are integers."""
+    WEIGHTS = "weights"
+    """Weights are stored as INT8 and widened before the product; the activation is never rounded."""
+    WIDE = "wide"
+    """Floating point throughout."""
+
+
+@dataclass(frozen=True, slots=True)
+class PlaceScheme:
+    """How one place is computed.
+
+    Attributes:
+        mode: In what.
+        scale: Size of an activation's INT8 step, after smoothing; None unless the mode is INT8.
+    """
+
+    mode: Mode
+    scale: float | None = None
+
+    def __post_init__(self) -> None:
+        if (self.mode is Mode.INT8) != (self.scale is not None):
+            raise InternalError("a place has a scale if and only if it is INT8")
+
+
+@dataclass(frozen=True, slots=True)
+class Scheme:
+    """How every place of a model is computed.
+
+    Attributes:
+        places: By the place's name.
+        embedding: Whether the embedding is stored as INT8, with a scale a row.
+        smoothing: For a place's name, float32 `[channels]`: what its channels are divided by, and the columns of its
+            weights multiplied by; a place that is not in here is left as it is.
+    """
+
+    places: Mapping[str, PlaceScheme]
+    embedding: bool = False
+    smoothing: Mapping[str, npt.NDArray[np.float32]] = field(default_factory=dict)
+
+
+def scale_name(weight: str) -> str:
+    """Name of the tensor that holds a weight's scales, float32 `[out]`."""
+    return f"{weight}.scale"
