@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import enum
 import os
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -11,7 +12,17 @@ from orin_rerank.errors import SettingsError
 if TYPE_CHECKING:
     from orin_rerank.graph.builder import Dialect
 
-__all__ = ["EngineSettings"]
+__all__ = ["EngineSettings", "PrecisionChoice"]
+
+
+class PrecisionChoice(enum.Enum):
+    """What a person may ask a model to be computed in."""
+
+    AUTO = "auto"
+    """INT8 where an engine is installed that is shown to rank as full precision does, else full precision."""
+    FULL = "full"
+    INT8 = "int8"
+    """INT8 or nothing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,6 +30,7 @@ class EngineSettings:
     """Settings of an engine, checked when made.
 
     Attributes:
+        precision: What to compute in.
         threads: Processor cores to compute on; None means those that this process may use.
         token_budget: Tokens in a pack; None means to measure at start.
         dialect: Which of a bundle's graphs to run; None means what measures faster as a rule on this runtime.
@@ -30,6 +42,7 @@ class EngineSettings:
         SettingsError: If a value is out of its range; the item names it.
     """
 
+    precision: PrecisionChoice = PrecisionChoice.AUTO
     threads: int | None = None
     token_budget: int | None = None
     dialect: Dialect | None = None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
@@ -26,10 +27,12 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
+    from orin_rerank.engines.port import Engine
     from orin_rerank.engines.settings import EngineSettings
     from orin_rerank.graph.architecture import Architecture
+    from orin_rerank.prompt.profile import ImageProfile
 
-__all__ = ["load_model", "measure_budget"]
+__all__ = ["GraphFiles", "build_runner", "capacity_of", "load_model", "measure_budget"]
 
 LADDER: Final = (64, 128, 192, 256, 384, 512, 768, 1024)
 """Pack lengths that are tried."""
@@ -41,6 +44,34 @@ _REPEATS: Final = 3
 _DOCUMENT_TOKENS: Final = 64
 _MAX_DOCUMENTS: Final = 256
 _VISION_PATCHES: Final = 1024
+
+
+@dataclass(frozen=True, slots=True)
+class GraphFiles:
+    """What an engine runs.
+
+    Attributes:
+        text: The decoder graph.
+        vision: The vision encoder graph, None for a text-only model.
+        precision: What they compute in, for people, such as `fp32`.
+        weights: Folder of the weight file, where it does not lie beside the graphs.
+    """
+
+    text: Path
+    vision: Path | None
+    precision: str
+    weights: Path | None = None
+
+    @classmethod
+    def of_bundle(cls, bundle: Bundle, dialect: Dialect, precision: Precision) -> GraphFiles:
+        """A pair of a bundle's own graphs.
+
+        Raises:
+            BundleError: If the bundle has none such.
+        """
+        graph = bundle.graph(dialect, precision)
+        vision = None if graph.vision is None else bundle.folder / graph.vision
+        return cls(bundle.folder / graph.text, vision, graph.precision.value)
 
 
 def load_model(folder: Path, settings: EngineSettings, report: Callable[[str], None] = lambda _: None) -> LoadedModel:
@@ -62,7 +93,9 @@ def load_model(folder: Path, settings: EngineSettings, report: Callable[[str], N
     report("building the engine")
     encoder = PromptEncoder(manifest.prompt, PromptTokenizer.from_file(folder / TOKENIZER_FILE))
     # measure_budget needs room for two segments of its own, however short the model's prompts are
-    runner = _runner(bundle, max(encoder.longest_pair, 2 * _DOCUMENT_TOKENS), settings)
+    capacity = capacity_of(manifest.architecture, settings, max(encoder.longest_pair, 2 * _DOCUMENT_TOKENS))
+    graphs = GraphFiles.of_bundle(bundle, settings.dialect or Dialect.FUSED, Precision.FP32)
+    runner = build_runner(manifest.architecture, manifest.prompt.image, graphs, capacity, settings)
     model: LoadedModel | None = None
     try:
         if settings.token_budget is not None:
@@ -118,26 +151,57 @@ def measure_budget(runner: Runner, architecture: Architecture) -> TokenBudget:
     return TokenBudget.measured(samples)
 
 
-def _runner(bundle: Bundle, longest_pair: int, settings: EngineSettings) -> Runner:
-    architecture, prompt = bundle.manifest.architecture, bundle.manifest.prompt
-    text = architecture.text
-    graph = bundle.graph(settings.dialect or Dialect.FUSED, Precision.FP32)
+def capacity_of(architecture: Architecture, settings: EngineSettings, longest_pair: int) -> PackCapacity:
+    """How large an engine's buffers must be to serve a model.
+
+    Args:
+        architecture: The model's.
+        settings: The engine's.
+        longest_pair: Most tokens of a query with one document.
+    """
     # A pack within the budget and one more prefix than planned, or a single document at the limit. Planning counts the
     # known prefixes of a pack as free; a pack that has more of them than fits is run in parts.
     tokens = (settings.token_budget or LADDER[-1]) + longest_pair
+    return PackCapacity.of_model(architecture, tokens=tokens, documents=_MAX_DOCUMENTS)
+
+
+def build_runner(
+    architecture: Architecture,
+    image: ImageProfile | None,
+    graphs: GraphFiles,
+    capacity: PackCapacity,
+    settings: EngineSettings,
+    *,
+    wrap: Callable[[Engine], Engine] = lambda engine: engine,
+) -> Runner:
+    """Builds an engine over two graphs, and what feeds it packs.
+
+    Args:
+        architecture: The model's.
+        image: How it takes images, None for a text-only model.
+        graphs: What to run.
+        capacity: Of each of the engine's buffers; a query with one document must fit.
+        settings: Threads, memory for caches, and how long to wait for a buffer.
+        wrap: Put between the runner and the engine, by what wants to see or to steer its runs.
+
+    Raises:
+        BundleError: If the engine does not take a graph.
+    """
+    text = architecture.text
     engine = OnnxRuntimeEngine(
-        bundle.folder / graph.text,
-        None if graph.vision is None else bundle.folder / graph.vision,
-        prompt.image,
-        PackCapacity.of_model(architecture, tokens=tokens, documents=_MAX_DOCUMENTS),
+        graphs.text,
+        graphs.vision,
+        image,
+        capacity,
         threads=settings.effective_threads,
-        precision=graph.precision.value,
+        precision=graphs.precision,
         pool_timeout_s=settings.pool_timeout_s,
+        weights=graphs.weights,
     )
-    rotary = RotaryTable(text.head_dim, text.rope_theta, text.mrope_section, longest_pair)
     return Runner(
-        engine,
-        rotary,
+        wrap(engine),
+        # No position is past the end of the longest sequence.
+        RotaryTable(text.head_dim, text.rope_theta, text.mrope_section, capacity.tokens),
         feature_bytes=settings.feature_cache_bytes,
         prefix_bytes=settings.prefix_cache_bytes,
         vision_patches=_VISION_PATCHES,
