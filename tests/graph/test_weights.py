@@ -11,7 +11,7 @@ from safetensors.numpy import load_file
 from graph.checkpoints import uniform, write_safetensors
 from orin_rerank.errors import CheckpointError, InternalError
 from orin_rerank.graph.checkpoint import Checkpoint
-from orin_rerank.graph.weights import MARGIN_ROW, WeightFile, WeightSpec
+from orin_rerank.graph.weights import MARGIN_ROW, CheckpointTensors, WeightFile, WeightSpec
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -25,8 +25,9 @@ def _write(tmp_path: Path, a: np.ndarray, dtype: str, n: np.ndarray | None = Non
     write_safetensors(tmp_path / "model.safetensors", tensors, dtype)
     (tmp_path / "out").mkdir(exist_ok=True)
     reports: list[tuple[int, int]] = []
+    source = CheckpointTensors(Checkpoint.open(tmp_path), ROW)
     clipped = WeightFile("w.safetensors", SPECS).write(
-        tmp_path / "out", Checkpoint.open(tmp_path), ROW, lambda done, total: reports.append((done, total))
+        tmp_path / "out", source, lambda done, total: reports.append((done, total))
     )
     assert reports == [(48, 80), (64, 80), (80, 80)]
     return clipped
@@ -79,7 +80,7 @@ def test_large_tensors_are_written_in_pieces_of_whole_rows(tmp_path: Path) -> No
     values = uniform("big", shape)
     write_safetensors(tmp_path / "model.safetensors", {"big": values}, "F32")
     weights = WeightFile("w.safetensors", [WeightSpec("big", "F16", shape)])
-    weights.write(tmp_path, Checkpoint.open(tmp_path), ROW, lambda *_: None)
+    weights.write(tmp_path, CheckpointTensors(Checkpoint.open(tmp_path), ROW), lambda *_: None)
     assert np.array_equal(load_file(tmp_path / "w.safetensors")["big"], values.astype(np.float16))
 
 

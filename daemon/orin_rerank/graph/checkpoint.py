@@ -53,10 +53,17 @@ class TensorEntry:
 
 @dataclass(slots=True)
 class Checkpoint:
-    """The tensors of a checkpoint folder, by name."""
+    """The tensors of a checkpoint folder, by name.
+
+    Attributes:
+        folder: Where it lies.
+        entries: Where each tensor lies.
+        bytes_read: Bytes of tensors read so far, for accounts of what a conversion costs.
+    """
 
     folder: Path
     entries: dict[str, TensorEntry]
+    bytes_read: int = 0
 
     @classmethod
     def open(cls, folder: Path) -> Checkpoint:
@@ -120,6 +127,7 @@ class Checkpoint:
             ).reshape(end - begin, *inner)
         except (OSError, ValueError) as error:
             raise CheckpointError(f"cannot be read: {error}", item=f"{entry.file}: {name}") from error
+        self.bytes_read += stored.nbytes
         if entry.dtype == "BF16":
             wide = stored.astype(np.uint32)
             wide <<= np.uint32(16)

@@ -13,7 +13,7 @@ import math
 import os
 import struct
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -26,7 +26,15 @@ if TYPE_CHECKING:
 
     from orin_rerank.graph.checkpoint import Checkpoint
 
-__all__ = ["MARGIN_ROW", "WeightFile", "WeightSlice", "WeightSpec"]
+__all__ = [
+    "MARGIN_ROW",
+    "CheckpointTensors",
+    "TensorSource",
+    "WeightFile",
+    "WeightSlice",
+    "WeightSpec",
+    "checkpoint_pieces",
+]
 
 MARGIN_ROW: Final = "orin_rerank.margin_row"
 """Name of the head's one vector: the row of "yes" minus the row of "no", float32 `[hidden]`."""
@@ -64,6 +72,36 @@ class WeightSlice:
     shape: tuple[int, ...]
     offset: int
     nbytes: int
+
+
+class TensorSource(Protocol):
+    """Where a weight file gets its contents from."""
+
+    def pieces(self, spec: WeightSpec) -> Iterator[npt.NDArray[Any]]:
+        """A tensor in pieces of whole rows, in order; int8 for I8, else floating point of any width.
+
+        Raises:
+            CheckpointError: If it is missing or misshapen; the item names it.
+        """
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class CheckpointTensors:
+    """A checkpoint's tensors as they are, and the head reduced to one row.
+
+    Attributes:
+        checkpoint: Holds every tensor but `MARGIN_ROW`.
+        margin_row: float32 `[hidden]`, for `MARGIN_ROW`.
+    """
+
+    checkpoint: Checkpoint
+    margin_row: npt.NDArray[np.float32]
+
+    def pieces(self, spec: WeightSpec) -> Iterator[npt.NDArray[np.floating[Any]]]:
+        """A tensor in pieces."""
+        if spec.name == MARGIN_ROW:
+            return iter([self.margin_row])
+        return checkpoint_pieces(self.checkpoint, spec.name, spec.shape)
 
 
 class WeightFile:
@@ -109,19 +147,12 @@ class WeightFile:
         begin = self._offsets[first.name]
         return WeightSlice(first.dtype, shape or joined, len(self._header) + begin, end - begin)
 
-    def write(
-        self,
-        folder: Path,
-        checkpoint: Checkpoint,
-        margin_row: npt.NDArray[np.float32],
-        progress: Callable[[int, int], None],
-    ) -> dict[str, int]:
-        """Converts the checkpoint tensor by tensor; the file appears under its name only when it is whole.
+    def write(self, folder: Path, source: TensorSource, progress: Callable[[int, int], None]) -> dict[str, int]:
+        """Writes tensor by tensor; the file appears under its name only when it is whole.
 
         Args:
             folder: Where to write.
-            checkpoint: Holds every tensor but `MARGIN_ROW`.
-            margin_row: float32 `[hidden]`, for `MARGIN_ROW`.
+            source: Holds every tensor.
             progress: Called with bytes written and bytes in all.
 
         Returns:
@@ -139,7 +170,7 @@ class WeightFile:
                 written = 0
                 for spec in self.specs:
                     count = 0
-                    for values in [margin_row] if spec.name == MARGIN_ROW else _pieces(checkpoint, spec):
+                    for values in source.pieces(spec):
                         count += _write_values(out.write, spec, values)
                     if count:
                         clipped[spec.name] = count
@@ -166,15 +197,21 @@ class WeightFile:
         return struct.pack("<Q", len(text)) + text
 
 
-def _pieces(checkpoint: Checkpoint, spec: WeightSpec) -> Iterator[npt.NDArray[np.floating[Any]]]:
-    """A tensor in pieces of bounded size, whole rows each."""
-    checkpoint.entry(spec.name, spec.shape)
-    step = max(1, _PIECE_VALUES // math.prod(spec.shape[1:]))
-    for begin in range(0, spec.shape[0], step):
-        yield checkpoint.read(spec.name, begin, begin + step)
+def checkpoint_pieces(
+    checkpoint: Checkpoint, name: str, shape: tuple[int, ...]
+) -> Iterator[npt.NDArray[np.floating[Any]]]:
+    """A checkpoint's tensor in pieces of bounded size, whole rows each.
+
+    Raises:
+        CheckpointError: If it is missing, misshapen or cannot be read.
+    """
+    checkpoint.entry(name, shape)
+    step = max(1, _PIECE_VALUES // math.prod(shape[1:]))
+    for begin in range(0, shape[0], step):
+        yield checkpoint.read(name, begin, begin + step)
 
 
-def _write_values(write: Callable[[bytes], Any], spec: WeightSpec, values: npt.NDArray[np.floating[Any]]) -> int:
+def _write_values(write: Callable[[bytes], Any], spec: WeightSpec, values: npt.NDArray[Any]) -> int:
     """Writes a piece of a tensor; returns how many values were clipped."""
     if not np.isfinite(values).all():
         raise CheckpointError("holds values that are NaN or infinite", item=spec.name)

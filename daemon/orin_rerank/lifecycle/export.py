@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, cast
 
 import numpy as np
-import onnx
 from tokenizers import Tokenizer
 
 from orin_rerank.engines.bundle import (
@@ -20,18 +19,18 @@ from orin_rerank.engines.bundle import (
     WEIGHTS_FILE,
     Bundle,
     FileEntry,
-    GraphEntry,
     Manifest,
     hash_file,
     write_manifest,
 )
+from orin_rerank.engines.graph_files import write_graph_pair
 from orin_rerank.errors import CheckpointError
 from orin_rerank.graph.architecture import Architecture, read_architecture
 from orin_rerank.graph.builder import Dialect, Precision
 from orin_rerank.graph.checkpoint import Checkpoint
-from orin_rerank.graph.text import embedding_name, text_graph, text_weights
-from orin_rerank.graph.vision import vision_graph, vision_weights
-from orin_rerank.graph.weights import MARGIN_ROW, WeightFile
+from orin_rerank.graph.text import embedding_name, text_weights
+from orin_rerank.graph.vision import vision_weights
+from orin_rerank.graph.weights import MARGIN_ROW, CheckpointTensors, WeightFile
 from orin_rerank.prompt.encoder import PromptEncoder
 from orin_rerank.prompt.profile import ImageProfile, PromptFamily, PromptProfile
 from orin_rerank.prompt.templates import template_for
@@ -130,14 +129,17 @@ def export_checkpoint(
     (out / MANIFEST_FILE).unlink(missing_ok=True)
     clipped = weights.write(
         out,
-        tensors,
-        margin_row,
+        CheckpointTensors(tensors, margin_row),
         lambda done, total: report(f"writing weights: {done >> 20} of {total >> 20} MiB"),
     )
     shutil.copyfile(checkpoint / "config.json", out / "config.json")
     shutil.copyfile(tokenizer_file, out / TOKENIZER_FILE)
     report("writing graphs")
-    graphs = _write_graphs(out, architecture, weights, options.precisions)
+    graphs = [
+        write_graph_pair(out, architecture, weights, dialect, precision)
+        for precision in options.precisions
+        for dialect in Dialect
+    ]
     names = [WEIGHTS_FILE, "config.json", TOKENIZER_FILE]
     names += [name for graph in graphs for name in (graph.text, graph.vision) if name is not None]
     names += [_copy_into(file, out) for file in options.include]
@@ -183,38 +185,6 @@ def _margin_row(tensors: Checkpoint, architecture: Architecture, yes: int, no: i
     tensors.entry(name, (text.vocabulary, text.hidden))
     rows = [tensors.read(name, token, token + 1)[0].astype(np.float32) for token in (yes, no)]
     return cast("Float32Array", rows[0] - rows[1])
-
-
-def _write_graphs(
-    out: Path, architecture: Architecture, weights: WeightFile, precisions: tuple[Precision, ...]
-) -> list[GraphEntry]:
-    text, vision = architecture.text, architecture.vision
-    graphs = []
-    for precision in precisions:
-        for dialect in Dialect:
-            suffix = f"{dialect.value}.{precision.value}.onnx"
-            entry = GraphEntry(dialect, precision, f"text.{suffix}", None if vision is None else f"vision.{suffix}")
-            taps = 0 if vision is None else len(vision.deepstack_layers)
-            model = text_graph(
-                text,
-                weights,
-                vl=vision is not None,
-                taps=taps,
-                dialect=dialect,
-                precision=precision,
-                # A processor, for which fp32 is, loses more by cutting the product up than it gains by merging.
-                merged=precision is not Precision.FP32,
-            )
-            _save(model, out / entry.text)
-            if vision is not None and entry.vision is not None:
-                _save(vision_graph(vision, weights, dialect=dialect, precision=precision), out / entry.vision)
-            graphs.append(entry)
-    return graphs
-
-
-def _save(model: onnx.ModelProto, path: Path) -> None:
-    path.write_bytes(model.SerializeToString(deterministic=True))
-    onnx.checker.check_model(str(path))
 
 
 def _copy_into(file: Path, out: Path) -> str:

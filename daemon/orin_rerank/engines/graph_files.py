@@ -1,0 +1,70 @@
+"""Writes a model's pair of graphs, text and vision, as files."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import onnx
+
+from orin_rerank.engines.bundle import GraphEntry
+from orin_rerank.graph.text import text_graph
+from orin_rerank.graph.vision import vision_graph
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from orin_rerank.graph.architecture import Architecture
+    from orin_rerank.graph.builder import Dialect, Precision
+    from orin_rerank.graph.product import ProductForm
+    from orin_rerank.graph.weights import WeightFile
+
+__all__ = ["write_graph_pair"]
+
+
+def write_graph_pair(
+    out: Path,
+    architecture: Architecture,
+    weights: WeightFile,
+    dialect: Dialect,
+    precision: Precision,
+    *,
+    text_form: ProductForm | None = None,
+    vision_form: ProductForm | None = None,
+) -> GraphEntry:
+    """Writes the graphs of one dialect and precision.
+
+    Args:
+        out: The folder; where the weight file lies in it, ONNX checks the graphs against it.
+        architecture: The model's.
+        weights: Layout of the weight file that the graphs refer to.
+        dialect: Which operators to use.
+        precision: What matrix products are computed in.
+        text_form: How the decoder's products are written; None writes them as plain floating-point products.
+        vision_form: The same for the vision encoder. A form holds one graph's state, so no two graphs share one.
+    """
+    vision = architecture.vision
+    suffix = f"{dialect.value}.{precision.value}.onnx"
+    entry = GraphEntry(dialect, precision, f"text.{suffix}", None if vision is None else f"vision.{suffix}")
+    check = (out / weights.name).exists()
+    model = text_graph(
+        architecture.text,
+        weights,
+        vl=vision is not None,
+        taps=0 if vision is None else len(vision.deepstack_layers),
+        dialect=dialect,
+        precision=precision,
+        # A processor, for which the graphs without float16 are, loses more by cutting the product up than it gains.
+        merged=precision.half,
+        form=text_form,
+    )
+    _save(model, out / entry.text, check=check)
+    if vision is not None and entry.vision is not None:
+        model = vision_graph(vision, weights, dialect=dialect, precision=precision, form=vision_form)
+        _save(model, out / entry.vision, check=check)
+    return entry
+
+
+def _save(model: onnx.ModelProto, path: Path, *, check: bool) -> None:
+    path.write_bytes(model.SerializeToString(deterministic=True))
+    if check:
+        onnx.checker.check_model(str(path))
