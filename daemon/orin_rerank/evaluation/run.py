@@ -6,55 +6,37 @@ malformed line is thus found before the first query is scored, and only one quer
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
-import numpy as np
-import numpy.typing as npt
-
-from orin_rerank.errors import DatasetError, InternalError, NonFiniteScoreError
+from orin_rerank.errors import NonFiniteScoreError
 from orin_rerank.evaluation.bm25 import Bm25
-from orin_rerank.evaluation.dataset import JudgedQuery, read_dataset, text_of
+from orin_rerank.evaluation.dataset import text_of
 from orin_rerank.evaluation.metrics import Estimate, Metrics, chance, estimate, measure
-from orin_rerank.prompt.content import RerankInput
+from orin_rerank.evaluation.scoring import Progress, ScoredQuery, Scorer, Survey, score_query, selected_queries
 
 if TYPE_CHECKING:
+    from collections.abc import Collection, Sequence
     from pathlib import Path
 
-__all__ = ["Progress", "QueryOutcome", "Report", "Scorer", "SplitReport", "Summary", "evaluate"]
+    from orin_rerank.evaluation.dataset import JudgedQuery
+
+__all__ = ["TOTAL", "QueryOutcome", "Report", "SplitReport", "Summary", "evaluate"]
 
 TOTAL = "all"
-
-
-class Scorer(Protocol):
-    """Anything that gives each document of a request a score."""
-
-    def __call__(self, request: RerankInput, /) -> Sequence[float] | npt.NDArray[np.floating]:
-        """Scores of the documents in their order, higher for more relevant; all finite."""
-
-
-Progress = Callable[[int, int], None]
-"""Is told how many queries are done, and of how many; first with none done."""
+"""What all splits together are called."""
 
 
 @dataclass(frozen=True, slots=True)
-class QueryOutcome:
+class QueryOutcome(ScoredQuery):
     """What one query came to.
 
     Attributes:
-        id: The query's id in the set.
-        split: Its split.
-        documents: How many it has.
         model: The scorer's metrics.
         chance: Expected metrics of a random ordering.
         bm25: BM25's metrics; None where the query, or all its documents, have no text.
     """
 
-    id: str
-    split: str
-    documents: int
     model: Metrics
     chance: Metrics
     bm25: Metrics | None
@@ -149,7 +131,7 @@ class Report:
             "total": asdict(self.total),
             "seconds": self.seconds,
             "documents_per_second": self.documents_per_second,
-            "queries": [asdict(outcome) for outcome in self.outcomes],
+            "queries": [{**asdict(outcome), "documents": outcome.documents} for outcome in self.outcomes],
         }
 
 
@@ -169,17 +151,16 @@ def evaluate(
         DatasetError: If the set is malformed or has no such split.
         NonFiniteScoreError: If the scorer gives NaN or infinity.
     """
-    bm25, total = _survey(root, splits)
+    survey = Survey(root, splits)
+    bm25 = Bm25(text for query in survey.read() for text in _texts(query) if text)
     outcomes: list[QueryOutcome] = []
-    seconds = 0.0
-    on_progress(0, total)
-    for query in _selected(root, splits):
-        request = RerankInput(query.query, [document.content for document in query.documents], query.instruction)
-        started = time.perf_counter()
-        margins = np.asarray(scorer(request), dtype=np.float64)
-        seconds += time.perf_counter() - started
-        outcomes.append(_outcome(query, margins, bm25))
-        on_progress(len(outcomes), total)
+    total_seconds = 0.0
+    on_progress(0, survey.selected)
+    for query in selected_queries(root, splits):
+        scored, seconds = score_query(scorer, query)
+        outcomes.append(_outcome(query, scored, bm25))
+        total_seconds += seconds
+        on_progress(len(outcomes), survey.selected)
     by_split: dict[str, list[QueryOutcome]] = {}
     for outcome in outcomes:
         by_split.setdefault(outcome.split, []).append(outcome)
@@ -187,52 +168,22 @@ def evaluate(
         outcomes=tuple(outcomes),
         splits=tuple(SplitReport.of(name, group) for name, group in by_split.items()),
         total=SplitReport.of(TOTAL, outcomes),
-        seconds=seconds,
+        seconds=total_seconds,
     )
 
 
-def _survey(root: Path, splits: Collection[str]) -> tuple[Bm25, int]:
-    """Reads the whole set: BM25's statistics over all its texts, and how many queries are selected."""
-    selected = 0
-    names: dict[str, None] = {}
-
-    def texts() -> Iterator[str]:
-        nonlocal selected
-        for query in read_dataset(root):
-            names[query.split] = None
-            selected += _is_selected(query, splits)
-            yield from (text for document in query.documents if (text := text_of(document.content)))
-
-    bm25 = Bm25(texts())
-    for wanted in splits:
-        if not any(_is_within(name, wanted) for name in names):
-            raise DatasetError(f"has no split {wanted!r}; it has {', '.join(names)}", item=str(root))
-    return bm25, selected
-
-
-def _selected(root: Path, splits: Collection[str]) -> Iterator[JudgedQuery]:
-    return (query for query in read_dataset(root) if _is_selected(query, splits))
-
-
-def _is_selected(query: JudgedQuery, splits: Collection[str]) -> bool:
-    return not splits or any(_is_within(query.split, wanted) for wanted in splits)
-
-
-def _is_within(name: str, wanted: str) -> bool:
-    return name == wanted or name.startswith(f"{wanted.rstrip('/')}/")
-
-
-def _outcome(query: JudgedQuery, margins: npt.NDArray[np.float64], bm25: Bm25) -> QueryOutcome:
-    if margins.shape != (len(query.documents),):
-        raise InternalError(f"the scorer gave {margins.shape} scores for {len(query.documents)} documents")
-    if not np.isfinite(margins).all():
+def _outcome(query: JudgedQuery, scored: ScoredQuery, bm25: Bm25) -> QueryOutcome:
+    if not scored.finite:
         raise NonFiniteScoreError("the scorer gave a score that is not finite", item=query.id)
-    question = text_of(query.query)
-    texts = [text_of(document.content) for document in query.documents]
+    question, texts = text_of(query.query), _texts(query)
     lexical = measure(bm25.scores(question, texts), query.grades) if question and any(texts) else None
-    return QueryOutcome(
-        query.id, query.split, len(texts), measure(margins, query.grades), chance(query.grades), lexical
-    )
+    model, random = measure(scored.margins, query.grades), chance(query.grades)
+    return QueryOutcome(scored.id, scored.split, scored.grades, scored.margins, model, random, lexical)
+
+
+def _texts(query: JudgedQuery) -> list[str]:
+    """The documents' texts in their order; empty for a picture alone."""
+    return [text_of(document.content) for document in query.documents]
 
 
 def _mean(metrics: Sequence[Metrics]) -> Metrics:
