@@ -26,6 +26,8 @@ Every error that a person can meet is an `OrinRerankError`. It carries
     ├── BundleError                    a model bundle is missing, incomplete or altered
     │   └── RefusedPrecisionError      INT8 that did not pass its gate, or cannot show that it did
     ├── CheckpointError                a checkpoint cannot become a graph; names the key
+    ├── StoreError                     the engines that this machine has made cannot be read or written
+    │   └── StoreBusyError             another process is making one for the same bundle
     ├── EngineError                    an engine failed or gave a score that cannot be trusted
     │   └── NonFiniteScoreError, PoolExhaustedError, SelfTestError
     └── InternalError                  a bug of ours
@@ -61,6 +63,8 @@ __all__ = [
     "RefusedPrecisionError",
     "SelfTestError",
     "SettingsError",
+    "StoreBusyError",
+    "StoreError",
     "TextError",
     "TooLongError",
     "TooManyDocumentsError",
@@ -262,6 +266,20 @@ class CheckpointError(OrinRerankError):
 
     kind = ErrorKind.DATA
     code = "checkpoint"
+
+
+class StoreError(OrinRerankError):
+    """The folder of engines that this machine has made cannot be read or written; the item names the path."""
+
+    kind = ErrorKind.DATA
+    code = "store"
+
+
+class StoreBusyError(StoreError):
+    """Another process is making an engine for the same bundle."""
+
+    kind = ErrorKind.OVERLOADED
+    code = "store_busy"
 
 
 class EngineError(OrinRerankError):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
 import json
 import shutil
@@ -164,3 +165,16 @@ def test_the_digest_follows_the_manifest(folder: Path, vl_bundle: Bundle) -> Non
     assert Bundle.open(folder).digest == vl_bundle.digest
     _edit(folder, lambda value: value.update(name="other"))
     assert Bundle.open(folder).digest != vl_bundle.digest
+
+
+def test_a_derived_bundle_names_its_source(vl_bundle: Bundle) -> None:
+    derived = dataclasses.replace(vl_bundle.manifest, source="a" * 64)
+    assert Manifest.from_json(derived.to_json()) == derived
+    assert "source" not in json.loads(vl_bundle.manifest.to_json()), "present bundles keep their digest"
+
+
+@pytest.mark.parametrize("source", ["", "A" * 64, "../" * 21 + "a", 3, ["a" * 64]])
+def test_a_source_is_a_digest(folder: Path, source: object) -> None:
+    _edit(folder, lambda value: value.update(source=source))
+    with pytest.raises(BundleError, match="malformed"):
+        Bundle.open(folder)

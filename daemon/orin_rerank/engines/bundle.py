@@ -9,6 +9,9 @@
     text.<dialect>.<precision>.onnx, vision.<dialect>.<precision>.onnx
     golden/pairs.jsonl       pairs with the margins that the reference implementation gives, and their pictures
 
+A derived bundle is a bundle too: one in INT8, made from the full-precision one that its manifest names as its source.
+Its golden margins are its own, recorded when it was made, and quantization/ holds how it came about.
+
 The format is versioned: a reader refuses a `format` that it does not know.
 """
 
@@ -17,11 +20,12 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
-import os
+import re
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any, Final
 
+from orin_rerank.engines.durable import replace_file
 from orin_rerank.errors import BundleError
 from orin_rerank.graph.architecture import Architecture, TextArchitecture, VisionArchitecture
 from orin_rerank.graph.builder import Dialect, Precision
@@ -80,6 +84,7 @@ class Manifest:
         architecture: The model's dimensions.
         graphs: The graphs to choose from.
         files: Every file but the manifest, by its path inside the bundle.
+        source: Digest of the full-precision bundle that this one was derived from; None if it is one itself.
     """
 
     name: str
@@ -87,12 +92,15 @@ class Manifest:
     architecture: Architecture
     graphs: tuple[GraphEntry, ...]
     files: Mapping[str, FileEntry]
+    source: str | None = None
 
     def to_json(self) -> str:
         """The manifest's text, the same for the same bundle."""
         value = {
             "format": FORMAT,
             "name": self.name,
+            # Left out where there is none, so that such a bundle has the digest that it always had.
+            **({} if self.source is None else {"source": self.source}),
             "prompt": {**dataclasses.asdict(self.prompt), "family": self.prompt.family.value},
             "architecture": dataclasses.asdict(self.architecture),
             "graphs": [
@@ -125,6 +133,7 @@ class Manifest:
                     for g in value["graphs"]
                 ),
                 files={_inside(path): FileEntry(**entry) for path, entry in value["files"].items()},
+                source=_source(value),
             )
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise BundleError(f"is malformed: {type(error).__name__}: {error}", item=MANIFEST_FILE) from error
@@ -200,17 +209,7 @@ class Bundle:
 
 def write_manifest(folder: Path, manifest: Manifest) -> None:
     """Writes the manifest of a bundle that is complete otherwise; it appears whole or not at all."""
-    part = folder / f".{MANIFEST_FILE}.part"
-    with part.open("w", encoding="utf-8") as out:
-        out.write(manifest.to_json())
-        out.flush()
-        os.fsync(out.fileno())
-    part.replace(folder / MANIFEST_FILE)
-    handle = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
+    replace_file(folder / MANIFEST_FILE, manifest.to_json().encode())
 
 
 def hash_file(path: Path) -> str:
@@ -229,6 +228,13 @@ def _dump(value: dict[str, Any]) -> str:
 def _own_digest(value: dict[str, Any]) -> str:
     """Of a manifest without its digest: a flipped bit in a dimension would give wrong scores, not an error."""
     return hashlib.sha256(_dump(value).encode("utf-8", "surrogatepass")).hexdigest()
+
+
+def _source(value: dict[str, Any]) -> str | None:
+    source = value.get("source")
+    if source is not None and not re.fullmatch(r"[0-9a-f]{64}", source):
+        raise ValueError("source is no SHA-256 in hexadecimal")
+    return source
 
 
 def _inside(path: str) -> str:
