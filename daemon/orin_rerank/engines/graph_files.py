@@ -6,9 +6,10 @@ from typing import TYPE_CHECKING
 
 import onnx
 
-from orin_rerank.engines.bundle import GraphEntry
-from orin_rerank.graph.text import text_graph
-from orin_rerank.graph.vision import vision_graph
+from orin_rerank.engines.bundle import WEIGHTS_FILE, GraphEntry
+from orin_rerank.graph.text import text_graph, text_weights
+from orin_rerank.graph.vision import vision_graph, vision_weights
+from orin_rerank.graph.weights import WeightFile
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -16,9 +17,22 @@ if TYPE_CHECKING:
     from orin_rerank.graph.architecture import Architecture
     from orin_rerank.graph.builder import Dialect, Precision
     from orin_rerank.graph.product import ProductForm
-    from orin_rerank.graph.weights import WeightFile
 
-__all__ = ["write_graph_pair"]
+__all__ = ["model_weights", "write_graph_pair"]
+
+
+def model_weights(architecture: Architecture, matrices: str) -> WeightFile:
+    """Layout of the weight file of a full-precision model.
+
+    Args:
+        architecture: The model's.
+        matrices: How embedding and projections are stored, F16 or F32.
+    """
+    vision = architecture.vision
+    specs = text_weights(architecture.text, vl=vision is not None, matrices=matrices)
+    if vision is not None:
+        specs += vision_weights(vision, matrices=matrices)
+    return WeightFile(WEIGHTS_FILE, specs)
 
 
 def write_graph_pair(

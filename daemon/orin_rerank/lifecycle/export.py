@@ -23,13 +23,12 @@ from orin_rerank.engines.bundle import (
     hash_file,
     write_manifest,
 )
-from orin_rerank.engines.graph_files import write_graph_pair
+from orin_rerank.engines.graph_files import model_weights, write_graph_pair
 from orin_rerank.errors import CheckpointError
 from orin_rerank.graph.architecture import Architecture, read_architecture
 from orin_rerank.graph.builder import Dialect, Precision
 from orin_rerank.graph.checkpoint import Checkpoint
-from orin_rerank.graph.text import embedding_name, text_weights
-from orin_rerank.graph.vision import vision_weights
+from orin_rerank.graph.text import embedding_name
 from orin_rerank.graph.weights import MARGIN_ROW, CheckpointTensors, WeightFile
 from orin_rerank.prompt.encoder import PromptEncoder
 from orin_rerank.prompt.profile import ImageProfile, PromptFamily, PromptProfile
@@ -164,13 +163,11 @@ def _weight_file(tensors: Checkpoint, architecture: Architecture) -> WeightFile:
     vl = architecture.vision is not None
     entry = tensors.entry(embedding_name(vl=vl))
     matrices = "F32" if entry.dtype in ("F32", "F64") else "F16"
-    specs = text_weights(architecture.text, vl=vl, matrices=matrices)
-    if architecture.vision is not None:
-        specs += vision_weights(architecture.vision, matrices=matrices)
-    for spec in specs:
+    weights = model_weights(architecture, matrices)
+    for spec in weights.specs:
         if spec.name != MARGIN_ROW:
             tensors.entry(spec.name, spec.shape)
-    return WeightFile(WEIGHTS_FILE, specs)
+    return weights
 
 
 def _margin_row(tensors: Checkpoint, architecture: Architecture, yes: int, no: int) -> Float32Array:
