@@ -7,6 +7,7 @@ input `sample`      int32 `[R]`            rows to return; taken modulo the rows
 output `maxima`     float32 `[C]`          largest magnitude of every channel
 output `tails`      float32 `[rows, T]`    the T largest magnitudes of every row, place after place
 output `samples`    float32 `[R, C]`       the sampled rows
+output `rows`       int32 `[P]`            how many rows each of the P places has
 ==================  =====================  ====================================================================
 
 All of it is of activations divided by the scales of a smoothing, where one is given. What comes out does not grow
@@ -63,7 +64,7 @@ class ObservedForm(FloatForm):
     def finish(self, b: GraphBuilder) -> None:
         """Writes the outputs."""
         sample = b.input("sample", TensorProto.INT32, ["samples"])
-        maxima, tails, samples = [], [], []
+        maxima, tails, samples, counts = [], [], [], []
         for place in self.places:
             with b.scope(f"observed/{place.name}"):
                 value = _divided(b, self._seen[place.name], self.smoothing.get(place.name))
@@ -76,11 +77,13 @@ class ObservedForm(FloatForm):
                     largest = b.op("Pad", largest, b.shape(0, 0, 0, missing))
                 tails.append(largest)
                 rows = b.op("Cast", b.op("Shape", value, end=1), to=TensorProto.INT32)
+                counts.append(rows)
                 samples.append(b.op("Gather", value, b.op("Mod", sample, rows), axis=0))
         channels = sum(place.channels for place in self.places)
         b.output(b.op("Concat", *maxima, axis=0), "maxima", TensorProto.FLOAT, [channels])
         b.output(b.op("Concat", *tails, axis=0), "tails", TensorProto.FLOAT, ["tail_rows", TAIL])
         b.output(b.op("Concat", *samples, axis=1), "samples", TensorProto.FLOAT, ["samples", channels])
+        b.output(b.op("Concat", *counts, axis=0), "rows", TensorProto.INT32, [len(self.places)])
 
 
 @dataclass(slots=True)
