@@ -20,7 +20,7 @@ does in full precision. One graph thus tells what each place alone does to the m
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, TypeAlias
 
 import numpy as np
 from onnx import TensorProto
@@ -37,10 +37,15 @@ if TYPE_CHECKING:
     from orin_rerank.graph.places import Place
     from orin_rerank.graph.scheme import Scheme
 
+_Scales: TypeAlias = "npt.NDArray[np.float32]"
+
 __all__ = ["TAIL", "ObservedForm", "SwitchedForm"]
 
 TAIL: Final = 8
 """How many of a row's largest magnitudes are returned."""
+
+_FINE: Final = 2.0**-20
+"""By how much steps shrink that are to change nothing: to some 27 bits of a row's largest weight."""
 
 
 @dataclass(slots=True)
@@ -117,11 +122,9 @@ class SwitchedForm(FloatForm):
         smoothing = self.scheme.smoothing.get(product.place)
         rounded = self._rounded(b, _divided(b, product.value, smoothing), b.constant(step, np.float32))
         value = self._blend(b, on, product.value, _multiplied(b, rounded, smoothing))
-        # The difference is of constants alone, so a runtime computes it once.
-        weight = b.weight(*product.weights, to=TensorProto.FLOAT, shape=product.shape)
         steps = np.concatenate([self.weight_scales[name] for name in product.weights])[:, None]
-        codes = self._rounded(b, _multiplied(b, weight, smoothing), b.constant(steps, np.float32))
-        weight = self._blend(b, on, weight, _divided(b, codes, smoothing))
+        write = self._weight_that_runs if b.precision.half else self._weight_that_folds
+        weight = write(b, product, steps, smoothing, on)
         kind = b.precision.onnx_type
         return self.gemm(b, product, b.cast(value, kind), b.cast(weight, kind))
 
@@ -131,6 +134,33 @@ class SwitchedForm(FloatForm):
         codes = b.op("Round", b.op("Div", value, step))
         low, high = (b.constant(bound, np.float32) for bound in (-INT8_MAX, INT8_MAX))
         return b.op("Mul", b.op("Clip", codes, low, high), step)
+
+    def _weight_that_folds(
+        self, b: GraphBuilder, product: Product, steps: _Scales, smoothing: _Scales | None, on: str
+    ) -> str:
+        """float32 weights, rounded where the place is on; all but that last choice is of constants.
+
+        A processor's runtime thus computes the difference once, at start.
+        """
+        weight = b.weight(*product.weights, to=TensorProto.FLOAT, shape=product.shape)
+        codes = self._rounded(b, _multiplied(b, weight, smoothing), b.constant(steps, np.float32))
+        return self._blend(b, on, weight, _divided(b, codes, smoothing))
+
+    @staticmethod
+    def _weight_that_runs(b: GraphBuilder, product: Product, steps: _Scales, smoothing: _Scales | None, on: str) -> str:
+        """float32 weights, rounded in every run: where the place is off, to steps so fine that nothing changes.
+
+        A compiler for GPUs would store what folds beside the weights, and all of it as float32: four times the memory
+        of a model that barely fits. So whatever touches the weights depends on an input, if only in appearance.
+        """
+        weight = b.weight(*product.weights, shape=product.shape)
+        if b.weights.slice(*product.weights).dtype == "F16":
+            ceiling = b.op("Max", on, b.constant(np.finfo(np.float16).max, np.float32))
+            held = b.op("Min", weight, b.op("Cast", ceiling, to=TensorProto.FLOAT16))
+            weight = b.op("Cast", held, to=TensorProto.FLOAT)
+        step = b.op("Mul", b.constant(steps, np.float32), b.op("Max", on, b.constant(_FINE, np.float32)))
+        codes = b.op("Round", _multiplied(b, b.op("Div", weight, step), smoothing))
+        return b.op("Mul", _divided(b, codes, smoothing), step)
 
     @staticmethod
     def _blend(b: GraphBuilder, on: str, exact: str, rounded: str) -> str:

@@ -4,8 +4,10 @@ Codes are symmetric, per output channel for weights and per tensor for activatio
 products, are wide. The weight file holds the codes, already smoothed, under the weights' own names, and their scales
 beside them.
 
-A GPU's compiler wants signed codes with zero point 0. A processor's fast kernels multiply unsigned by signed bytes, so
-there the same codes are written with 128 added, and 128 as their zero point: the numbers are the same.
+A GPU's compiler wants signed codes with zero point 0, and takes INT8 constants into DequantizeLinear only, which it
+then fuses into what follows: a lookup reads the rows it needs, a product widens weights as it loads them. A processor's
+fast kernels multiply unsigned by signed bytes, so there activations' codes are written with 128 added, and 128 as their
+zero point; constants are cast and multiplied, which its runtime does once, at start. The numbers are the same.
 """
 
 from __future__ import annotations
@@ -51,16 +53,16 @@ class QuantizedForm(FloatForm):
         """Writes a lookup; each row of an INT8 table has a scale."""
         if not self.scheme.embedding:
             return FloatForm.rows(self, b, table, index, name)
+        if b.precision.half:
+            weights = self._dequantized(b, (table,), None, f"{name}/table")
+            return b.op("Gather", weights, index, axis=0, name=name)
         codes = b.op("Cast", b.op("Gather", b.weight(table), index, axis=0), to=TensorProto.FLOAT)
         scales = b.op("Unsqueeze", b.op("Gather", b.weight(scale_name(table)), index, axis=0), b.shape(1))
         return b.op("Mul", codes, scales, name=name)
 
     def _integer(self, b: GraphBuilder, product: Product, scale: float) -> str:
         value = self._activation(b, product.value, scale)
-        codes, scales, outputs = self._codes(b, product)
-        # ONNX Runtime takes the pattern for an integer product only where the weights' zero points are written out.
-        zeros = b.constant(np.zeros(outputs), np.int8)
-        weight = b.op("DequantizeLinear", codes, scales, zeros, axis=0, name=f"{product.name}/weight")
+        weight = self._dequantized(b, product.weights, product.shape, f"{product.name}/weight")
         result = b.op("Gemm", value, weight, transB=1, name=product.name)
         return result if product.bias is None else b.op("Add", result, b.weight(product.bias, to=TensorProto.FLOAT))
 
@@ -74,13 +76,21 @@ class QuantizedForm(FloatForm):
         return self._rounded[value]
 
     def _widened(self, b: GraphBuilder, product: Product) -> str:
-        """float32 weights from their codes. Written as a cast and a product, which runtimes compute once, at start."""
-        codes, scales, _ = self._codes(b, product)
-        columns = b.op("Unsqueeze", scales, b.shape(1))
-        return b.op("Mul", b.op("Cast", codes, to=TensorProto.FLOAT), columns, name=f"{product.name}/weight")
+        """float32 weights from their codes."""
+        name = f"{product.name}/weight"
+        if b.precision.half:
+            return self._dequantized(b, product.weights, product.shape, name)
+        codes, scales, _ = self._codes(b, product.weights, product.shape)
+        return b.op("Mul", b.op("Cast", codes, to=TensorProto.FLOAT), b.op("Unsqueeze", scales, b.shape(1)), name=name)
 
-    def _codes(self, b: GraphBuilder, product: Product) -> tuple[str, str, int]:
+    def _dequantized(self, b: GraphBuilder, weights: tuple[str, ...], shape: tuple[int, int] | None, name: str) -> str:
+        codes, scales, outputs = self._codes(b, weights, shape)
+        # ONNX Runtime takes the pattern for an integer product only where the weights' zero points are written out.
+        zeros = b.constant(np.zeros(outputs), np.int8)
+        return b.op("DequantizeLinear", codes, scales, zeros, axis=0, name=name)
+
+    @staticmethod
+    def _codes(b: GraphBuilder, weights: tuple[str, ...], shape: tuple[int, int] | None) -> tuple[str, str, int]:
         """The codes `[out, in]`, their scales `[out]` and how many outputs that is."""
-        codes = b.weight(*product.weights, shape=product.shape)
-        names = [scale_name(weight) for weight in product.weights]
-        return codes, b.weight(*names), b.weights.slice(*names).shape[0]
+        names = [scale_name(weight) for weight in weights]
+        return b.weight(*weights, shape=shape), b.weight(*names), b.weights.slice(*names).shape[0]

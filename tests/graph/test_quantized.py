@@ -1,0 +1,85 @@
+"""QuantizedForm: the same numbers for processors and GPUs, in the operators that each takes."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto
+
+from graph.one_product import PLACE, product_graph, random_weight, run, write_weights
+from orin_rerank.graph.builder import Dialect, GraphBuilder, Precision
+from orin_rerank.graph.quantized import QuantizedForm
+from orin_rerank.graph.scheme import Mode, PlaceScheme, Scheme, scale_name
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from orin_rerank.graph.weights import WeightFile
+
+CHANNELS, OUTPUTS = 32, 20
+STEP = 0.05
+
+
+@pytest.fixture
+def stored(tmp_path: Path) -> tuple[WeightFile, np.ndarray]:
+    """The weights as INT8, and what they stand for."""
+    weight = random_weight(3, OUTPUTS, CHANNELS).astype(np.float32)
+    steps = (np.abs(weight).max(1) / 127).astype(np.float32)
+    codes = np.rint(weight / steps[:, None]).astype(np.int8)
+    file = write_weights(tmp_path, {scale_name("a"): steps, "a": codes})
+    return file, codes * steps[:, None]
+
+
+def _lookup(file: WeightFile, precision: Precision) -> onnx.ModelProto:
+    builder = GraphBuilder("lookup", file, Dialect.PRIMITIVE, precision, QuantizedForm(Scheme({}, embedding=True)))
+    ids = builder.input("ids", TensorProto.INT32, ["tokens"])
+    builder.output(builder.rows("a", ids, "embedding"), "y", TensorProto.FLOAT, ["tokens", CHANNELS])
+    return builder.model()
+
+
+def _product(file: WeightFile, mode: Mode, precision: Precision) -> onnx.ModelProto:
+    scheme = Scheme({PLACE: PlaceScheme(mode, STEP if mode is Mode.INT8 else None)})
+    return product_graph(file, ("a",), CHANNELS, precision, QuantizedForm(scheme))
+
+
+@pytest.mark.parametrize("precision", [Precision.INT8, Precision.INT8_FP16])
+@pytest.mark.parametrize("mode", [Mode.INT8, Mode.WEIGHTS])
+def test_products_are_of_the_rounded_numbers(
+    tmp_path: Path, stored: tuple[WeightFile, np.ndarray], mode: Mode, precision: Precision
+) -> None:
+    file, weight = stored
+    x = np.random.default_rng(1).normal(size=(7, CHANNELS)).astype(np.float32)
+    x[0, 0] = 1000  # beyond the largest code
+    result = np.asarray(run(tmp_path, _product(file, mode, precision), x=x))
+    taken = np.clip(np.rint(x / np.float32(STEP)), -128, 127) * np.float32(STEP) if mode is Mode.INT8 else x
+    half = mode is Mode.WEIGHTS and precision.half
+    expected = taken @ weight.T
+    assert result == pytest.approx(expected, rel=1e-3 if half else 1e-5, abs=3e-2 if half else 1e-4)
+
+
+@pytest.mark.parametrize("precision", [Precision.INT8, Precision.INT8_FP16])
+def test_lookups_are_of_the_rounded_rows(
+    tmp_path: Path, stored: tuple[WeightFile, np.ndarray], precision: Precision
+) -> None:
+    file, weight = stored
+    ids = np.array([0, 19, 3, 3], np.int32)
+    np.testing.assert_array_equal(run(tmp_path, _lookup(file, precision), ids=ids), weight[ids])
+
+
+def test_gpus_get_int8_constants_through_dequantize_alone(stored: tuple[WeightFile, np.ndarray]) -> None:
+    """TensorRT: "Quantized constant is only allowed before DQ"; and every zero point is a signed 0."""
+    file, _ = stored
+    models = [_product(file, mode, Precision.INT8_FP16) for mode in (Mode.INT8, Mode.WEIGHTS)]
+    for model in [*models, _lookup(file, Precision.INT8_FP16)]:
+        narrow = {t.name: t for t in model.graph.initializer if t.data_type in (TensorProto.INT8, TensorProto.UINT8)}
+        assert narrow
+        for node in model.graph.node:
+            for place, name in enumerate(node.input):
+                if name in narrow:
+                    assert node.op_type == "DequantizeLinear" or (node.op_type, place) == ("QuantizeLinear", 2)
+                if name in narrow and place == 2:
+                    assert narrow[name].data_type == TensorProto.INT8
+                    assert not onnx.numpy_helper.to_array(narrow[name]).any()
