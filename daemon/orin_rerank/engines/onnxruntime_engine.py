@@ -6,7 +6,10 @@ operators, and each would have to be shared out, waited for and joined again. Me
 
 from __future__ import annotations
 
+import functools
+import platform
 import threading
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
@@ -22,7 +25,6 @@ from orin_rerank.prompt.vision import VisionGeometry
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from contextlib import AbstractContextManager
-    from pathlib import Path
 
     from orin_rerank.packing.arrays import PackArrays, PackLayout
     from orin_rerank.prompt.encoded import EncodedImage, Float32Array
@@ -32,6 +34,7 @@ __all__ = ["OnnxRuntimeEngine"]
 
 _TEXT_VALUES: Final = ("ids", "cos", "sin", "prefix_id", "document_id", "last", "known", "known_id", "keep")
 _VISUAL_VALUES: Final = ("visual_index", "visual")
+_PROCESSOR: Final = Path("/proc/cpuinfo")
 
 
 class OnnxRuntimeEngine:
@@ -133,13 +136,25 @@ class OnnxRuntimeEngine:
         return block[:count].reshape(shape)
 
 
+@functools.cache
+def _saturates() -> bool:
+    """Whether sums of two INT8 products saturate at 16 bits in this processor's kernels, unless others are asked for.
+
+    So they do on x86 without VNNI. With it the others only cost time: a pack takes 1.5 times as long.
+    """
+    if platform.machine() not in {"x86_64", "AMD64"}:
+        return False
+    flags = set(_PROCESSOR.read_text(encoding="utf-8").split()) if _PROCESSOR.exists() else set()
+    return not flags & {"avx512_vnni", "avx_vnni"}
+
+
 def _session(graph: Path, weights: Path | None) -> Any:
     options = ort.SessionOptions()
     options.intra_op_num_threads = 1
     options.inter_op_num_threads = 1
     options.log_severity_level = 3
-    # Without instructions for the purpose, sums of two INT8 products saturate on some processors; this avoids that.
-    options.add_session_config_entry("session.x64quantprecision", "1")
+    if _saturates():
+        options.add_session_config_entry("session.x64quantprecision", "1")
     source: str | bytes = str(graph)
     if weights is not None:
         options.add_session_config_entry("session.model_external_initializers_file_folder_path", str(weights))

@@ -133,12 +133,12 @@ class GraphBuilder:
         self._nodes.append(helper.make_node(kind, list(inputs), values, name=label, **attributes))
         return values
 
-    def constant(self, value: npt.ArrayLike, dtype: npt.DTypeLike) -> str:
-        """A small constant; equal ones are stored once."""
+    def constant(self, value: npt.ArrayLike, dtype: npt.DTypeLike, *, owner: str = "constant") -> str:
+        """A small constant; equal ones of one owner are stored once."""
         array = np.asarray(value, dtype=dtype)
         contents = array.tobytes()
         digest = contents.hex() if len(contents) <= 64 else hashlib.sha256(contents).hexdigest()
-        key = f"constant/{array.dtype}{list(array.shape)}/{digest}"
+        key = f"{owner}/{array.dtype}{list(array.shape)}/{digest}"
         if key not in self._initializers:
             self._initializers[key] = numpy_helper.from_array(array, key)
         return key

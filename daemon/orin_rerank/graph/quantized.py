@@ -85,8 +85,9 @@ class QuantizedForm(FloatForm):
 
     def _dequantized(self, b: GraphBuilder, weights: tuple[str, ...], shape: tuple[int, int] | None, name: str) -> str:
         codes, scales, outputs = self._codes(b, weights, shape)
-        # ONNX Runtime takes the pattern for an integer product only where the weights' zero points are written out.
-        zeros = b.constant(np.zeros(outputs), np.int8)
+        # ONNX Runtime takes the pattern for an integer product only where the weights' zero points are written out, and
+        # fails where two products share them and it makes their codes unsigned, as it must on processors without VNNI.
+        zeros = b.constant(np.zeros(outputs), np.int8, owner=f"{'+'.join(weights)}/zeros")
         return b.op("DequantizeLinear", codes, scales, zeros, axis=0, name=name)
 
     @staticmethod
