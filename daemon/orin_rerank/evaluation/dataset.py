@@ -30,13 +30,20 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
     from pathlib import Path
 
-__all__ = ["DATASET_FILE", "JudgedDocument", "JudgedQuery", "is_picture", "parse_content", "read_dataset", "text_of"]
+__all__ = [
+    "DATASET_FILE",
+    "DatasetLine",
+    "JudgedDocument",
+    "JudgedQuery",
+    "is_picture",
+    "parse_content",
+    "read_dataset",
+    "read_lines",
+    "text_of",
+]
 
 DATASET_FILE = "dataset.jsonl"
 MAX_RELEVANCE = 9
-
-_QUERY_KEYS = {"id", "split", "query", "documents"}
-_OPTIONAL_QUERY_KEYS = {"language", "instruction"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,12 +92,27 @@ def read_dataset(root: Path) -> Iterator[JudgedQuery]:
         DatasetError: If the folder has no set, a line is malformed or a picture is missing or unreadable; the item
             names file, line and key, such as `dataset.jsonl:7: documents[2].content[0].image`.
     """
-    path = root / DATASET_FILE
     seen: dict[str, int] = {}
+    for line in read_lines(root):
+        query = _judged_query(line)
+        if query.id in seen:
+            raise line.error("id", f"is also the id of line {seen[query.id]}")
+        seen[query.id] = line.number
+        yield query
+
+
+def read_lines(root: Path) -> Iterator[DatasetLine]:
+    """Yields the lines of the set in `root` as JSON objects whose keys nobody has looked at yet.
+
+    Raises:
+        DatasetError: If the folder has no set, the set is empty or a line is no JSON object.
+    """
+    path = root / DATASET_FILE
     try:
         lines = path.open(encoding="utf-8")
     except OSError as error:
         raise DatasetError(f"cannot be read: {error.strerror}", item=str(path)) from error
+    empty = True
     with lines:
         number = 0
         while True:
@@ -101,15 +123,81 @@ def read_dataset(root: Path) -> Iterator[JudgedQuery]:
             if not line:
                 break
             number += 1
-            if not line.strip():
-                continue
-            query = _Line(root, f"{path}:{number}").query(line)
-            if query.id in seen:
-                raise DatasetError(f"is also the id of line {seen[query.id]}", item=f"{path}:{number}: id")
-            seen[query.id] = number
-            yield query
-    if not seen:
+            if line.strip():
+                empty = False
+                yield DatasetLine(root, number, _json_object(line, f"{path}:{number}"))
+    if empty:
         raise DatasetError("holds no queries", item=str(path))
+
+
+@dataclass(frozen=True, slots=True)
+class DatasetLine:
+    """One line of a set, and the checks that every kind of set makes.
+
+    Attributes:
+        root: The set's folder.
+        number: Of the line, from 1.
+        value: The line as JSON gives it.
+    """
+
+    root: Path
+    number: int
+    value: Mapping[str, object]
+
+    @property
+    def where(self) -> str:
+        """File and number, for errors."""
+        return f"{self.root / DATASET_FILE}:{self.number}"
+
+    def check_keys(self, required: set[str], optional: set[str]) -> None:
+        """Refuses a missing key, and an unknown one."""
+        _check_keys(self.value, required, optional, self.where)
+
+    def content(self, key: str) -> tuple[TextPart | ImagePart, ...]:
+        """The parts under a key that is there."""
+        return parse_content(self.value[key], root=self.root, where=f"{self.where}: {key}")
+
+    def optional_string(self, key: str) -> str | None:
+        """The string under a key, or None where there is no such key."""
+        return self.string(key) if key in self.value else None
+
+    def string(self, key: str) -> str:
+        """The string under a key that is there."""
+        text = self.value[key]
+        if not isinstance(text, str) or not text.strip():
+            raise self.error(key, "must be a string that is not empty")
+        return text
+
+    def documents(self, least: int, *, judged: bool) -> Iterator[tuple[tuple[TextPart | ImagePart, ...], int | None]]:
+        """Yields the documents' parts and relevance.
+
+        Args:
+            least: How many there must be.
+            judged: Whether each must have a relevance; otherwise None stands for one that is not there.
+        """
+        documents = self.value["documents"]
+        if not isinstance(documents, list) or len(documents) < least:
+            count = "one document" if least == 1 else "two documents"
+            raise self.error("documents", f"must be a list of at least {count}")
+        for place, value in enumerate(documents):
+            key = f"documents[{place}]"
+            if not isinstance(value, dict):
+                raise self.error(key, "must be a JSON object")
+            where = f"{self.where}: {key}"
+            optional = {"relevance"}
+            _check_keys(value, {"content", *(optional if judged else ())}, set() if judged else optional, where)
+            relevance = self._relevance(value, key) if "relevance" in value else None
+            yield parse_content(value["content"], root=self.root, where=f"{where}.content"), relevance
+
+    def error(self, key: str, message: str) -> DatasetError:
+        """An error that names a key of this line."""
+        return DatasetError(message, item=f"{self.where}: {key}")
+
+    def _relevance(self, document: Mapping[str, object], key: str) -> int:
+        relevance = document["relevance"]
+        if not isinstance(relevance, int) or isinstance(relevance, bool) or not 0 <= relevance <= MAX_RELEVANCE:
+            raise self.error(f"{key}.relevance", f"must be a whole number from 0 to {MAX_RELEVANCE}")
+        return relevance
 
 
 def parse_content(value: object, *, root: Path, where: str, confined: bool = True) -> tuple[TextPart | ImagePart, ...]:
@@ -147,54 +235,33 @@ def is_picture(data: bytes) -> bool:
     return True
 
 
-@dataclass(frozen=True, slots=True)
-class _Line:
-    """Checks one line; `place` is its file and number."""
+def _judged_query(line: DatasetLine) -> JudgedQuery:
+    line.check_keys({"id", "split", "query", "documents"}, {"language", "instruction"})
+    judged = tuple(
+        JudgedDocument(content, relevance)
+        for content, relevance in line.documents(2, judged=True)
+        if relevance is not None
+    )
+    if len({document.relevance for document in judged}) < 2:
+        raise line.error("documents", "all have the same relevance: there is nothing to order")
+    return JudgedQuery(
+        id=line.string("id"),
+        split=line.string("split"),
+        language=line.optional_string("language") or "",
+        query=line.content("query"),
+        documents=judged,
+        instruction=line.optional_string("instruction"),
+    )
 
-    root: Path
-    place: str
 
-    def query(self, line: str) -> JudgedQuery:
-        try:
-            value = json.loads(line)
-        except ValueError as error:
-            raise DatasetError(f"is not JSON: {error}", item=self.place) from error
-        if not isinstance(value, dict):
-            raise DatasetError("must be a JSON object", item=self.place)
-        _check_keys(value, _QUERY_KEYS, _OPTIONAL_QUERY_KEYS, self.place)
-        documents = value["documents"]
-        if not isinstance(documents, list) or len(documents) < 2:
-            raise self._error("documents", "must be a list of at least two documents")
-        judged = tuple(self._document(document, f"documents[{place}]") for place, document in enumerate(documents))
-        if len({document.relevance for document in judged}) < 2:
-            raise self._error("documents", "all have the same relevance: there is nothing to order")
-        return JudgedQuery(
-            id=self._string(value, "id"),
-            split=self._string(value, "split"),
-            language=self._string(value, "language") if "language" in value else "",
-            query=parse_content(value["query"], root=self.root, where=f"{self.place}: query"),
-            documents=judged,
-            instruction=self._string(value, "instruction") if "instruction" in value else None,
-        )
-
-    def _document(self, value: object, key: str) -> JudgedDocument:
-        if not isinstance(value, dict):
-            raise self._error(key, "must be a JSON object")
-        _check_keys(value, {"content", "relevance"}, set(), f"{self.place}: {key}")
-        relevance = value["relevance"]
-        if not isinstance(relevance, int) or isinstance(relevance, bool) or not 0 <= relevance <= MAX_RELEVANCE:
-            raise self._error(f"{key}.relevance", f"must be a whole number from 0 to {MAX_RELEVANCE}")
-        content = parse_content(value["content"], root=self.root, where=f"{self.place}: {key}.content")
-        return JudgedDocument(content, relevance)
-
-    def _string(self, value: Mapping[str, object], key: str) -> str:
-        text = value[key]
-        if not isinstance(text, str) or not text.strip():
-            raise self._error(key, "must be a string that is not empty")
-        return text
-
-    def _error(self, key: str, message: str) -> DatasetError:
-        return DatasetError(message, item=f"{self.place}: {key}")
+def _json_object(line: str, where: str) -> dict[str, object]:
+    try:
+        value = json.loads(line)
+    except ValueError as error:
+        raise DatasetError(f"is not JSON: {error}", item=where) from error
+    if not isinstance(value, dict):
+        raise DatasetError("must be a JSON object", item=where)
+    return value
 
 
 def _check_keys(value: Mapping[str, object], required: set[str], optional: set[str], where: str) -> None:
