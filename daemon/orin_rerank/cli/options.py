@@ -7,7 +7,9 @@ from typing import Annotated
 
 import typer
 
-__all__ = ["AddressOption", "BundleOption", "JsonOption", "SocketOption"]
+from orin_rerank.engines.settings import PrecisionChoice
+
+__all__ = ["AddressOption", "BundleOption", "JsonOption", "PrecisionOption", "SocketOption"]
 
 BundleOption = Annotated[
     Path | None,
@@ -16,6 +18,12 @@ BundleOption = Annotated[
         envvar="ORIN_RERANK_BUNDLE",
         help="The model bundle; else the mini model of a source tree, or the one that is installed.",
         show_default=False,
+    ),
+]
+PrecisionOption = Annotated[
+    PrecisionChoice,
+    typer.Option(
+        help="What to compute in: full precision, INT8, or INT8 where an engine is installed that has passed its gate.",
     ),
 ]
 JsonOption = Annotated[bool, typer.Option("--json", help="Write JSON instead of a table.")]

@@ -5,6 +5,7 @@ Scoring is what takes time and comparing is not: one scoring of the reference se
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
@@ -71,6 +72,11 @@ class ScoredQuery:
     def finite(self) -> bool:
         """Whether every score is a finite number."""
         return bool(np.isfinite(self.margins).all())
+
+    @property
+    def json_margins(self) -> list[float | None]:
+        """The margins as JSON takes them: None for what is not finite."""
+        return [margin if math.isfinite(margin) else None for margin in self.margins]
 
 
 @dataclass(frozen=True, slots=True)

@@ -191,12 +191,13 @@ def judge(report: PairedReport, thresholds: GateThresholds) -> GateVerdict:
         report: INT8 as the candidate, full precision as the reference.
         thresholds: What it may cost.
     """
-    reasons = [*_hollow(report, thresholds)]
+    reasons = list(_hollow(report, thresholds))
     if not reasons:
         reasons += _too_costly(report.total, thresholds)
-        for split in report.splits:
-            if split.queries >= _FEW_QUERIES:
-                reasons += _ruined(split, thresholds)
+    if not reasons:
+        reasons += [
+            reason for split in report.splits if split.queries >= _FEW_QUERIES for reason in _ruined(split, thresholds)
+        ]
     return GateVerdict(tuple(reasons))
 
 
@@ -252,7 +253,8 @@ def _hollow(report: PairedReport, thresholds: GateThresholds) -> Iterator[str]:
         yield f"{total.queries} judged queries decide nothing; {thresholds.min_queries} are needed"
     if total.non_finite:
         yield f"{total.non_finite} of {total.documents} margins are not finite"
-    if total.candidate_distinct < thresholds.min_distinct * total.reference_distinct:
+        return
+    if not total.candidate_distinct >= thresholds.min_distinct * total.reference_distinct:
         yield (
             f"scores collapsed: {total.candidate_distinct} different margins are left "
             f"of {total.reference_distinct} in full precision"
@@ -282,7 +284,7 @@ def _too_costly(total: PairedFigures, thresholds: GateThresholds) -> Iterator[st
         if not shift <= most * total.spread:
             yield (
                 f"{name} shift of a margin is {shift:.2f}; at most {most * total.spread:.2f} is allowed, "
-                f"{most:g} standard deviations of the margins"
+                f"{most:g} times their standard deviation"
             )
 
 
