@@ -26,6 +26,8 @@ def test_serving(daemon: Path) -> None:
         "images": False,
         "max_tokens": 4096,
         "token_budget": 256,
+        "precision_reason": "no INT8 engine is installed",
+        "source_digest": "",
     }
     assert value["counters"]["documents"] >= 2
     assert isinstance(value["counters"]["errors"], dict)
@@ -34,6 +36,7 @@ def test_serving(daemon: Path) -> None:
     rows = dict(line.split(maxsplit=1) for line in table.stdout.splitlines())
     assert rows["state"].strip() == "serving"
     assert rows["engine"].strip() == "fake-cpu, fp32"
+    assert rows["precision"].strip() == "no INT8 engine is installed"
 
 
 def test_starting(tmp_path: Path) -> None:

@@ -169,6 +169,8 @@ class FakeModel:
     runner: FakeRunner = field(default_factory=FakeRunner)
     budget: TokenBudget = field(default_factory=lambda: TokenBudget.fixed(256))
     info: EngineInfo = field(default_factory=lambda: EngineInfo("fake-cpu", "fp32", 8192, 64))
+    source: str | None = None
+    precision_reason: str = "no INT8 engine is installed"
 
     def close(self) -> None:
         self.runner.close()

@@ -100,8 +100,11 @@ def status_table(response: rerank_pb2.GetStatusResponse, target: str) -> Table:
         table.add_row("detail", Text(snippet(response.detail, 500)))
     if response.HasField("model"):
         model = response.model
-        table.add_row("model", f"{model.name} ({model.bundle_digest[:12]})")
+        made_from = f", made from {model.source_digest[:12]}" if model.source_digest else ""
+        table.add_row("model", f"{model.name} ({model.bundle_digest[:12]}{made_from})")
         table.add_row("engine", f"{model.engine}, {model.precision}")
+        if model.precision_reason:
+            table.add_row("precision", Text(snippet(model.precision_reason, 500)))
         table.add_row("reads", f"{'text and pictures' if model.images else 'text'}, up to {model.max_tokens} tokens")
         table.add_row("pack", f"{model.token_budget} tokens")
     queue, counters = response.queue, response.counters

@@ -46,6 +46,8 @@ class LoadedModel:
         encoder: Its prompt path.
         runner: Its engine; safe to call from `info.slots` threads at a time.
         budget: How many tokens its packs should have on this machine.
+        precision_reason: Why it is computed in this precision and in no other.
+        source: Digest of the full-precision bundle that its own was derived from; None if it is one itself.
     """
 
     name: str
@@ -54,6 +56,8 @@ class LoadedModel:
     encoder: PromptEncoder
     runner: Runner
     budget: TokenBudget
+    precision_reason: str
+    source: str | None = None
     _threads: ThreadPoolExecutor = field(init=False, repr=False)
 
     def __post_init__(self) -> None:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import shutil
 from dataclasses import dataclass
+from pathlib import PurePosixPath
 from typing import TYPE_CHECKING, Final
 
 from orin_rerank.engines.bundle import GOLDEN_FILE, Bundle
@@ -12,11 +14,13 @@ from orin_rerank.evaluation.dataset import parse_content
 from orin_rerank.prompt.content import Content, RerankInput
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
 
     from orin_rerank.lifecycle.model import LoadedModel
+    from orin_rerank.prompt.encoded import Float32Array
 
-__all__ = ["GoldenPair", "read_golden_pairs", "self_test"]
+__all__ = ["TOLERANCE", "GoldenPair", "read_golden_pairs", "record_golden_pairs", "self_test"]
 
 TOLERANCE: Final = 1e-3
 """How far a float32 engine's margin may be from the reference's; a margin is typically between -10 and 10."""
@@ -41,7 +45,11 @@ def read_golden_pairs(bundle: Bundle) -> Iterator[GoldenPair]:
     if GOLDEN_FILE not in bundle.manifest.files:
         return
     path = bundle.folder / GOLDEN_FILE
-    for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), start=1):
+    try:
+        lines = path.read_text(encoding="utf-8").splitlines()
+    except OSError as error:
+        raise BundleError(f"cannot be read: {error.strerror}", item=str(path)) from error
+    for number, line in enumerate(lines, start=1):
         place = f"{GOLDEN_FILE}:{number}"
         try:
             value = json.loads(line)
@@ -55,21 +63,55 @@ def read_golden_pairs(bundle: Bundle) -> Iterator[GoldenPair]:
             raise BundleError(f"is malformed: {error}", item=place) from error
 
 
-def self_test(model: LoadedModel, pairs: Iterator[GoldenPair]) -> float:
+def record_golden_pairs(bundle: Bundle, out: Path, score: Callable[[RerankInput], Float32Array]) -> list[str]:
+    """Writes a bundle's golden pairs into a bundle derived from it, with the margins of the derived one's engine.
+
+    Args:
+        bundle: The full-precision bundle.
+        out: The derived bundle's folder.
+        score: Gives the margins of a request by the derived bundle's engine.
+
+    Returns:
+        The files that were written, by their paths in the derived bundle; none if there are no golden pairs.
+
+    Raises:
+        BundleError: If the pairs are malformed.
+    """
+    if GOLDEN_FILE not in bundle.manifest.files:
+        return []
+    folder = PurePosixPath(GOLDEN_FILE).parent
+    names = [name for name in bundle.manifest.files if folder in PurePosixPath(name).parents]
+    for name in names:
+        (out / name).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(bundle.folder / name, out / name)
+    values = [json.loads(line) for line in (out / GOLDEN_FILE).read_text(encoding="utf-8").splitlines()]
+    for value, pair in zip(values, read_golden_pairs(bundle), strict=True):
+        value["margin"] = float(score(RerankInput(pair.query, [pair.document], pair.instruction))[0])
+    lines = [json.dumps(value, ensure_ascii=False) + "\n" for value in values]
+    (out / GOLDEN_FILE).write_text("".join(lines), encoding="utf-8")
+    return names
+
+
+def self_test(model: LoadedModel, pairs: Iterator[GoldenPair], tolerance: float = TOLERANCE) -> float:
     """Scores golden pairs; also the first real work that a fresh engine does.
+
+    Args:
+        model: The model.
+        pairs: Its bundle's.
+        tolerance: How far a margin may be from the recorded one.
 
     Returns:
         The largest difference from the reference's margins; 0 if there are no pairs.
 
     Raises:
-        SelfTestError: If one is off by more than `TOLERANCE`.
+        SelfTestError: If one is off by more than the tolerance.
     """
     worst = 0.0
     for number, pair in enumerate(pairs, start=1):
         request = RerankInput(pair.query, [pair.document], pair.instruction)
         margin = float(model.rerank(request).margins[0])
         difference = abs(margin - pair.margin)
-        if not difference <= TOLERANCE:  # a golden margin of NaN is a difference too
+        if not difference <= tolerance:  # a golden margin of NaN is a difference too
             raise SelfTestError(
                 f"the model gives {margin:.4f} where the reference gave {pair.margin:.4f}",
                 item=f"{GOLDEN_FILE}:{number}",

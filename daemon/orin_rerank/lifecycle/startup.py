@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -13,15 +14,20 @@ from orin_rerank.engines.bundle import TOKENIZER_FILE, Bundle
 from orin_rerank.engines.onnxruntime_engine import OnnxRuntimeEngine
 from orin_rerank.engines.pool import PackCapacity
 from orin_rerank.engines.runner import Runner
+from orin_rerank.engines.settings import PrecisionChoice
+from orin_rerank.engines.store import EngineStore, default_state_folder
+from orin_rerank.errors import BundleError, EngineError, RefusedPrecisionError, StoreError
 from orin_rerank.graph.builder import Dialect, Precision
 from orin_rerank.lifecycle.model import LoadedModel
-from orin_rerank.lifecycle.self_test import read_golden_pairs, self_test
+from orin_rerank.lifecycle.precision import HOW_TO_GET_INT8, find_int8
+from orin_rerank.lifecycle.self_test import TOLERANCE, read_golden_pairs, self_test
 from orin_rerank.packing.budget import TokenBudget
 from orin_rerank.packing.pack import Pack, PackGroup
 from orin_rerank.packing.rotary import RotaryTable
 from orin_rerank.prompt.encoded import EncodedSegment
 from orin_rerank.prompt.encoder import PromptEncoder
 from orin_rerank.prompt.tokenizer import PromptTokenizer
+from orin_rerank.telemetry.log import fields
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -30,9 +36,12 @@ if TYPE_CHECKING:
     from orin_rerank.engines.port import Engine
     from orin_rerank.engines.settings import EngineSettings
     from orin_rerank.graph.architecture import Architecture
+    from orin_rerank.lifecycle.precision import TrustedInt8
     from orin_rerank.prompt.profile import ImageProfile
 
 __all__ = ["GraphFiles", "build_runner", "capacity_of", "load_model", "measure_budget"]
+
+_log = logging.getLogger(__name__)
 
 LADDER: Final = (64, 128, 192, 256, 384, 512, 768, 1024)
 """Pack lengths that are tried."""
@@ -74,27 +83,76 @@ class GraphFiles:
         return cls(bundle.folder / graph.text, vision, graph.precision.value)
 
 
-def load_model(folder: Path, settings: EngineSettings, report: Callable[[str], None] = lambda _: None) -> LoadedModel:
+def load_model(
+    folder: Path,
+    settings: EngineSettings,
+    report: Callable[[str], None] = lambda _: None,
+    *,
+    store: EngineStore | None = None,
+) -> LoadedModel:
     """Verifies a bundle, builds its engine, measures the token budget and runs the self-test.
 
+    An INT8 engine that is installed for the bundle takes its place where the settings leave the choice, if it can be
+    trusted (`lifecycle.precision`) and passes its self-test; the model and the journal say so where it does not.
+
     Args:
-        folder: The bundle's.
+        folder: The full-precision bundle's.
         settings: The engine's.
         report: Told what is being done.
+        store: Where INT8 engines are installed; None means in this user's own place.
 
     Raises:
-        BundleError: If the bundle is missing, altered or malformed.
+        BundleError: If the bundle is missing, altered, malformed or an INT8 one itself.
+        RefusedPrecisionError: If INT8 was asked for and there is none that can be trusted.
         SelfTestError: If the engine does not reproduce the bundle's golden pairs.
         EngineError: If the engine fails.
     """
     bundle = Bundle.open(folder)
+    if bundle.manifest.source is not None:
+        raise BundleError(
+            "is an INT8 engine; name the bundle that it was made from, and it is found where it was installed",
+            item=str(folder),
+        )
+    if settings.precision is PrecisionChoice.FULL:
+        return _load_full(bundle, settings, report, "full precision was asked for")
+    reason, refused = f"no INT8 engine is installed for this bundle; {HOW_TO_GET_INT8}", None
+    try:
+        engine = find_int8(bundle, store or EngineStore(default_state_folder()), report)
+        if engine is not None:
+            return _load_int8(engine, settings, report)
+    except (BundleError, StoreError, EngineError) as error:
+        reason, refused = f"an INT8 engine is installed, but refused: {error}", error
+    if settings.precision is PrecisionChoice.INT8:
+        raise RefusedPrecisionError(f"{reason}; {HOW_TO_GET_INT8}" if refused else reason) from refused
+    if refused:
+        _log.warning("serving full precision though INT8 is installed", extra=fields(reason=reason))
+    return _load_full(bundle, settings, report, reason)
+
+
+def _load_full(bundle: Bundle, settings: EngineSettings, report: Callable[[str], None], reason: str) -> LoadedModel:
     bundle.verify(report)
+    return _load(bundle, Precision.FP32, settings, report, reason, TOLERANCE)
+
+
+def _load_int8(engine: TrustedInt8, settings: EngineSettings, report: Callable[[str], None]) -> LoadedModel:
+    return _load(engine.bundle, Precision.INT8, settings, report, engine.reason, engine.tolerance)
+
+
+def _load(
+    bundle: Bundle,
+    precision: Precision,
+    settings: EngineSettings,
+    report: Callable[[str], None],
+    reason: str,
+    tolerance: float,
+) -> LoadedModel:
+    """Loads a bundle that has been verified."""
     manifest = bundle.manifest
     report("building the engine")
-    encoder = PromptEncoder(manifest.prompt, PromptTokenizer.from_file(folder / TOKENIZER_FILE))
+    encoder = PromptEncoder(manifest.prompt, PromptTokenizer.from_file(bundle.folder / TOKENIZER_FILE))
     # measure_budget needs room for two segments of its own, however short the model's prompts are
     capacity = capacity_of(manifest.architecture, settings, max(encoder.longest_pair, 2 * _DOCUMENT_TOKENS))
-    graphs = GraphFiles.of_bundle(bundle, settings.dialect or Dialect.FUSED, Precision.FP32)
+    graphs = GraphFiles.of_bundle(bundle, settings.dialect or Dialect.FUSED, precision)
     runner = build_runner(manifest.architecture, manifest.prompt.image, graphs, capacity, settings)
     model: LoadedModel | None = None
     try:
@@ -103,9 +161,11 @@ def load_model(folder: Path, settings: EngineSettings, report: Callable[[str], N
         else:
             report("measuring how long packs should be")
             budget = measure_budget(runner, manifest.architecture)
-        model = LoadedModel(manifest.name, bundle.digest, manifest.prompt, encoder, runner, budget)
+        model = LoadedModel(
+            manifest.name, bundle.digest, manifest.prompt, encoder, runner, budget, reason, manifest.source
+        )
         report("comparing golden pairs")
-        self_test(model, read_golden_pairs(bundle))
+        self_test(model, read_golden_pairs(bundle), tolerance)
     except BaseException:
         (model or runner).close()
         raise

@@ -209,6 +209,7 @@ class Daemon:
                 model=model.name,
                 engine=model.info.name,
                 precision=model.info.precision,
+                reason=model.precision_reason,
                 seconds=time.monotonic() - started,
             ),
         )

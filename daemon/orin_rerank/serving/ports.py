@@ -53,6 +53,14 @@ class ServedModel(Protocol):
         """SHA-256 of its bundle's manifest, in hexadecimal."""
 
     @property
+    def source(self) -> str | None:
+        """The same of the full-precision bundle that its own was derived from; None if it is one itself."""
+
+    @property
+    def precision_reason(self) -> str:
+        """Why it is computed in this precision and in no other."""
+
+    @property
     def profile(self) -> PromptProfile:
         """What it reads."""
 

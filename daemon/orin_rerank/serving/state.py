@@ -92,4 +92,6 @@ def _model_status(model: ServedModel) -> pb.ModelStatus:
         images=model.profile.image is not None,
         max_tokens=model.profile.max_tokens,
         token_budget=model.budget.for_prefix(0),
+        precision_reason=model.precision_reason,
+        source_digest=model.source or "",
     )
