@@ -45,11 +45,12 @@ def _expected(request: EncodedRequest) -> list[float]:
 def test_every_margin_comes_back_in_its_place(slots: int) -> None:
     engine = FakeEngine(slots=slots)
     requests = _requests(60)
-    done = []
-    scores = score_requests(_runner(engine), iter(requests), TokenBudget.fixed(60), done.append)
+    done = {}
+    scores = score_requests(_runner(engine), iter(requests), TokenBudget.fixed(60), done.__setitem__)
     assert [margins.tolist() for margins in scores.margins] == [_expected(request) for request in requests]
     assert all(margins.dtype == np.float32 for margins in scores.margins)
-    assert sum(done) == sum(len(request.documents) for request in requests)
+    assert {n: margins.tolist() for n, margins in done.items()} == dict(enumerate(map(_expected, requests)))
+    assert scores.images == sum(len(batch) for batch in engine.encoded)
     assert scores.tokens == sum(engine.computed)
     assert len(engine.computed) < sum(len(request.documents) for request in requests)
 
@@ -66,11 +67,11 @@ def test_it_reads_only_a_little_ahead() -> None:
             furthest = max(furthest, read - finished)
             yield request
 
-    def on_pack(documents: int) -> None:
+    def on_request(_: int, margins: np.ndarray) -> None:
         nonlocal finished
-        finished += documents
+        finished += len(margins)
 
-    score_requests(_runner(engine), source(), TokenBudget.fixed(60), on_pack)
+    score_requests(_runner(engine), source(), TokenBudget.fixed(60), on_request)
     assert finished == read
     assert furthest < 120
 

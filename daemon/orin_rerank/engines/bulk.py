@@ -11,7 +11,7 @@ import numpy as np
 from orin_rerank.packing.stream import pack_stream
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Iterator
     from concurrent.futures import Future
 
     from orin_rerank.engines.runner import PackResult, Runner
@@ -26,33 +26,41 @@ class BulkScores:
     """Margins of many requests.
 
     Attributes:
-        margins: For each request float32 `[documents]`.
+        margins: For each request, in order, float32 `[documents]`.
         tokens: Tokens that the decoder computed, over all packs.
+        images: Images that the vision encoder computed.
     """
 
-    def __init__(self) -> None:
-        self._found: dict[int, dict[int, float]] = {}
+    def __init__(self, on_request: Callable[[int, Float32Array], None]) -> None:
+        self.margins: list[Float32Array] = []
         self.tokens = 0
+        self.images = 0
+        self._missing: list[int] = []
+        self._on_request = on_request
 
-    @property
-    def margins(self) -> list[Float32Array]:
-        """For each request, in order, float32 `[documents]`."""
-        found = self._found
-        return [np.array([found[r][d] for d in range(len(found[r]))], dtype=np.float32) for r in range(len(found))]
+    def expect(self, request: EncodedRequest) -> None:
+        """Makes room for the next request's margins."""
+        documents = len(request.documents)
+        self.margins.append(np.full(documents, np.nan, np.float32))
+        self._missing.append(documents)
 
     def add(self, pack: Pack, result: PackResult) -> None:
         """Takes the margins of one pack, whose tags are `(request, document)`."""
         self.tokens += result.tokens
+        self.images += len(result.encoded_images)
         for tag, margin in zip(pack.tags, result.margins, strict=True):
             request, document = cast("tuple[int, int]", tag)
-            self._found.setdefault(request, {})[document] = float(margin)
+            self.margins[request][document] = margin
+            self._missing[request] -= 1
+            if not self._missing[request]:
+                self._on_request(request, self.margins[request])
 
 
 def score_requests(
     runner: Runner,
     requests: Iterable[EncodedRequest],
     budget: TokenBudget,
-    on_pack: Callable[[int], None] = lambda _: None,
+    on_request: Callable[[int, Float32Array], None] = lambda _number, _margins: None,
 ) -> BulkScores:
     """Scores requests that may be made as they are needed.
 
@@ -60,23 +68,27 @@ def score_requests(
         runner: The engine.
         requests: Encoded one after the other, in the calling thread, while packs run.
         budget: How long packs should be.
-        on_pack: Told how many documents a finished pack had.
+        on_request: Told a request's number and margins once it has all of them; nearly in order.
 
     Raises:
         NonFiniteScoreError: If a margin is NaN or infinite.
         EngineError: If the engine fails.
     """
-    scores = BulkScores()
+    scores = BulkScores(on_request)
     slots = runner.info.slots
     waiting: deque[tuple[Pack, Future[PackResult]]] = deque()
 
     def collect() -> None:
         pack, future = waiting.popleft()
         scores.add(pack, future.result())
-        on_pack(pack.documents)
+
+    def expected() -> Iterator[EncodedRequest]:
+        for request in requests:
+            scores.expect(request)
+            yield request
 
     with ThreadPoolExecutor(slots, thread_name_prefix="bulk") as threads:
-        for pack in pack_stream(requests, budget, runner.info.max_documents):
+        for pack in pack_stream(expected(), budget, runner.info.max_documents):
             waiting.append((pack, threads.submit(runner.run, pack)))
             if len(waiting) > 2 * slots:
                 collect()

@@ -24,9 +24,10 @@ if TYPE_CHECKING:
 
     from orin_rerank.graph.places import Place
 
-__all__ = ["PLAN_FILE", "PlacePlan", "QuantizationPlan"]
+__all__ = ["PLAN_FILE", "SMOOTHING_FILE", "PlacePlan", "QuantizationPlan"]
 
 PLAN_FILE: Final = "quantization/plan.json"
+SMOOTHING_FILE: Final = "quantization/smoothing.safetensors"
 _FORMAT: Final = 1
 
 
@@ -63,13 +64,13 @@ class QuantizationPlan:
 
     Attributes:
         bundle: Digest of the full-precision bundle.
-        ranges: SHA-256 of the file with the ranges that the plan was made from.
+        smoothing: SHA-256 of the file with the scales that go with it, `SMOOTHING_FILE`.
         embedding: Whether the embedding is stored as INT8.
         places: Every place of the model.
     """
 
     bundle: str
-    ranges: str
+    smoothing: str
     embedding: bool
     places: tuple[PlacePlan, ...]
 
@@ -95,17 +96,17 @@ class QuantizationPlan:
         )
         return dataclasses.replace(self, places=places)
 
-    def scheme(self, smoothing: Mapping[str, npt.NDArray[np.float32]]) -> Scheme:
+    def scheme(self, scales: Mapping[str, npt.NDArray[np.float32]]) -> Scheme:
         """What graphs and weights are written by.
 
         Args:
-            smoothing: Scales of every place; used for those that are INT8.
+            scales: float32 `[channels]` of places; used for those that are INT8.
         """
         places = {p.place: PlaceScheme(p.mode, p.step) for p in self.places}
         return Scheme(
             places,
             self.embedding,
-            {p.place: smoothing[p.place] for p in self.places if p.mode is Mode.INT8 and p.place in smoothing},
+            {p.place: scales[p.place] for p in self.places if p.mode is Mode.INT8 and p.place in scales},
         )
 
     def to_json(self) -> str:
@@ -113,7 +114,7 @@ class QuantizationPlan:
         value = {
             "format": _FORMAT,
             "bundle": self.bundle,
-            "ranges": self.ranges,
+            "smoothing": self.smoothing,
             "embedding": self.embedding,
             "places": [{**dataclasses.asdict(p), "mode": p.mode.value} for p in self.places],
         }
@@ -139,7 +140,7 @@ class QuantizationPlan:
                 raise CalibrationError("does not have the contents that its own SHA-256 names", item=str(path))
             plan = cls(
                 str(value["bundle"]),
-                str(value["ranges"]),
+                str(value["smoothing"]),
                 bool(value["embedding"]),
                 tuple(PlacePlan(**{**p, "mode": Mode(p["mode"])}) for p in value["places"]),
             )
