@@ -83,3 +83,22 @@ def test_gpus_get_int8_constants_through_dequantize_alone(stored: tuple[WeightFi
                 if name in narrow and place == 2:
                     assert narrow[name].data_type == TensorProto.INT8
                     assert not onnx.numpy_helper.to_array(narrow[name]).any()
+
+
+def test_products_of_one_size_load_where_a_processor_needs_unsigned_weights(tmp_path: Path) -> None:
+    """ONNX Runtime then replaces codes and zero points, and fails where two products share those. `run` asks for it."""
+    first, second = (random_weight(seed, CHANNELS, CHANNELS).astype(np.float32) for seed in (4, 5))
+    steps = [(np.abs(weight).max(1) / 127).astype(np.float32) for weight in (first, second)]
+    codes = [np.rint(w / s[:, None]).astype(np.int8) for w, s in zip((first, second), steps, strict=True)]
+    tensors = {scale_name("a"): steps[0], scale_name("b"): steps[1], "a": codes[0], "b": codes[1]}
+    form = QuantizedForm(Scheme({PLACE: PlaceScheme(Mode.INT8, STEP)}))
+    builder = GraphBuilder("two", write_weights(tmp_path, tensors), Dialect.PRIMITIVE, Precision.INT8, form)
+    value = builder.linear(builder.input("x", TensorProto.FLOAT, ["rows", CHANNELS]), "a", place=PLACE)
+    builder.output(builder.linear(value, "b", place=PLACE), "y", TensorProto.FLOAT, ["rows", CHANNELS])
+    x = np.random.default_rng(1).normal(size=(3, CHANNELS)).astype(np.float32)
+    expected = x
+    for code, step in zip(codes, steps, strict=True):
+        expected = (
+            np.clip(np.rint(expected / np.float32(STEP)), -128, 127) * np.float32(STEP) @ (code * step[:, None]).T
+        )
+    assert np.asarray(run(tmp_path, builder.model(), x=x)) == pytest.approx(expected, rel=1e-4, abs=1e-3)

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from orin_rerank.engines.bundle import Bundle
-from orin_rerank.engines.settings import EngineSettings
+from orin_rerank.engines.settings import EngineSettings, PrecisionChoice
 from orin_rerank.evaluation.run import evaluate
 from orin_rerank.lifecycle.export import ExportOptions, export_checkpoint
 from orin_rerank.lifecycle.self_test import read_golden_pairs, self_test
@@ -26,7 +26,7 @@ def bundle() -> Bundle:
 
 @pytest.fixture(scope="module")
 def model():
-    model = load_model(MINI, EngineSettings(threads=2, token_budget=192))
+    model = load_model(MINI, EngineSettings(precision=PrecisionChoice.FULL, threads=2, token_budget=192))
     yield model
     model.close()
 

@@ -8,7 +8,11 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from orin_rerank.cli.options import BundleOption  # noqa: TC001 - typer reads annotations at run time
+from orin_rerank.cli.options import (  # noqa: TC001 - typer reads annotations at run time
+    BundleOption,
+    PrecisionOption,
+)
+from orin_rerank.engines.settings import EngineSettings, PrecisionChoice
 from orin_rerank.errors import SettingsError
 
 if TYPE_CHECKING:
@@ -48,6 +52,7 @@ def serve(
             show_default=False,
         ),
     ] = None,
+    precision: PrecisionOption = PrecisionChoice.AUTO,
     threads: Annotated[
         int | None, typer.Option(metavar="N", min=1, help="Threads of the engine; else one a core.", show_default=False)
     ] = None,
@@ -64,6 +69,10 @@ def serve(
     It listens at once and answers `status`, loads and checks the model, and then serves. On SIGTERM it finishes what
     runs and leaves with 0. The journal goes to standard error, as JSON lines unless that is a terminal.
 
+    An INT8 engine that `orin-rerank calibrate` has installed for the bundle is served in its place where it proves
+    itself; else `status` says why not. Engines are kept below $ORIN_RERANK_STATE, else below /var/lib/orin-rerank for
+    root and $XDG_STATE_HOME/orin-rerank for others.
+
     For example:
 
         orin-rerank serve
@@ -71,14 +80,13 @@ def serve(
     """
     from orin_rerank.cli.address import default_socket
     from orin_rerank.cli.bundles import bundle_of
-    from orin_rerank.engines.settings import EngineSettings
     from orin_rerank.serving import daemon
     from orin_rerank.serving.settings import ServerSettings
     from orin_rerank.telemetry import log
 
     try:
         settings = ServerSettings(socket=(socket or default_socket()).absolute(), tcp=tcp)
-        engine = EngineSettings(threads=threads, token_budget=token_budget)
+        engine = EngineSettings(precision=precision, threads=threads, token_budget=token_budget)
     except SettingsError as error:
         error.item = f"--{(error.item or 'serve').replace('_', '-')}"
         raise
