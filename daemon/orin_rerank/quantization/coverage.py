@@ -60,7 +60,7 @@ class CoverageRules:
     enough_pairs: int = 256
     told_apart: float = 0.01
     spread: float = 0.75
-    length: float = 0.1
+    length: float = 0.05
 
 
 @dataclass(frozen=True, slots=True)

@@ -207,7 +207,9 @@ class RangeCollector:
         for number, place in enumerate(places):
             begin, end = channels[number] - place.channels, channels[number]
             where = slice(ends[number] - int(rows[number]), ends[number])
-            seen = maxima[begin:end], tails[where], np.ascontiguousarray(samples[:, begin:end])
+            # A place narrower than a tail has its tails filled up with zeros.
+            largest = tails[where, : place.channels]
+            seen = maxima[begin:end], largest, np.ascontiguousarray(samples[:, begin:end])
             if not all(np.isfinite(values).all() for values in seen):
                 raise CalibrationError("an activation is not a finite number in full precision", item=place.name)
             with self._lock:
