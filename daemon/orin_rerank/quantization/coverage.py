@@ -1,10 +1,10 @@
 """What a calibration set covers, and whether INT8 can be made from it.
 
-Random tokens and noise give activations too, only not those of real requests, and scales made from them ruin the model
-without a sign. What gives such a set away is that the model cannot tell anything in it apart: among pairs of one kind,
-such as text against picture, it finds nearly all irrelevant, or nearly all relevant, or is sure of none. How sure a
-model can be differs from model to model, so margins are measured by what this one gives on a judged set.
-docs/calibration-data.md has the figures behind the limits.
+Random tokens and noise give activations too, only not those of real requests. What gives such a set away is that the
+model has no firm opinion of it: among pairs of one kind, such as text against picture, its margins lie close together,
+and it finds nearly all irrelevant, or nearly all relevant, or is sure of none. How far margins spread differs from
+model to model, so they are measured by what this one gives on a judged set. docs/calibration-data.md has the figures
+behind the limits.
 """
 
 from __future__ import annotations
@@ -51,15 +51,15 @@ class CoverageRules:
     Attributes:
         least_pairs: With fewer it is refused.
         enough_pairs: With fewer there is a warning.
+        spread: Least spread of the margins, as a share of the scale. Random sets reach .62, real ones .89 and more.
         told_apart: Least share of pairs that the model must tell apart; see `Coverage.told_apart`.
-        spread: Least spread of the margins, as a share of the scale.
         length: Longest prompt, as a share of the model's limit, below which there is a warning.
     """
 
     least_pairs: int = 32
     enough_pairs: int = 256
-    told_apart: float = 0.01
     spread: float = 0.75
+    told_apart: float = 0.01
     length: float = 0.05
 
 
@@ -190,17 +190,17 @@ class Coverage:
     def _check_margins(self, rules: CoverageRules) -> list[str]:
         if self.scale is None or self.told_apart is None:
             return ["whether the model understands the set could not be checked: its usual margins are not known"]
+        if self.spread < rules.spread * self.scale:
+            raise CalibrationError(
+                f"the model's margins spread by {self.spread:.2f} only, where it gives {self.scale:.2f} on a judged "
+                "set: the set is not made of what the model was trained to judge",
+                item="margins",
+            )
         if self.told_apart < rules.told_apart:
             raise CalibrationError(
                 f"the model tells only {self.told_apart:.1%} of the pairs apart ({rules.told_apart:.0%} is the least): "
                 "either the set is not made of real queries and documents, or it has hardly any that belong together, "
                 "or hardly any that do not",
-                item="margins",
-            )
-        if self.spread < rules.spread * self.scale:
-            raise CalibrationError(
-                f"the model's margins spread by {self.spread:.2f} only, where it gives {self.scale:.2f} on a judged "
-                "set: the set is not made of what the model was trained to judge",
                 item="margins",
             )
         return []
