@@ -13,7 +13,7 @@ calibration set did, and rows from elsewhere are clipped in one channel or anoth
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -108,7 +108,7 @@ def search_smoothing(place: Place, ranges: PlaceRanges, weights: PlaceWeights) -
     if samples.shape[0] < 2 * _FOLDS:
         raise InternalError(f"cannot search on {samples.shape[0]} sampled rows", item=place.name)
     exact = samples @ weights.rows.T
-    total = max(float(np.square(exact).sum()), np.finfo(np.float32).tiny)
+    total = float(np.square(exact).sum()) or 1.0
 
     def error(scales: Float32Array | None, maxima: Float32Array, rows: slice | npt.NDArray[np.bool_]) -> float:
         return _squared_error(samples[rows], exact[rows], weights.rows, scales, maxima) / total
@@ -141,7 +141,7 @@ def _scales(place: Place, maxima: Float32Array, columns: Float32Array, strength:
     if largest == 0:
         return np.ones(place.channels, np.float32)
     exponents = strength * np.log(np.maximum(contribution / largest, _LEAST_SHARE)) - np.log(width)
-    return np.exp(exponents - exponents.mean()).astype(np.float32)
+    return cast("Float32Array", np.exp(exponents - exponents.mean()).astype(np.float32))
 
 
 def _shared(place: Place, values: Float32Array) -> npt.NDArray[np.float64]:
