@@ -21,7 +21,7 @@ PLAN = QuantizationPlan(
     places=(
         PlacePlan("a", Mode.INT8, "fits", 0.125, 0.5, 1e-4, 2e-4, 0.01, 0.5),
         PlacePlan("b", Mode.INT8, "fits", 0.25, 0.75, 1e-3, 2e-3, 0.02, 0.3),
-        PlacePlan("c", Mode.WEIGHTS, "the vision encoder computes in full precision"),
+        PlacePlan("c", Mode.WEIGHTS, "the vision encoder computes in full precision", share=0.4, vision=True),
     ),
 )
 
@@ -45,10 +45,10 @@ def test_it_is_read_as_it_was_written(path: Path) -> None:
 def test_the_costliest_place_comes_first_and_can_be_left_wide() -> None:
     assert [place.place for place in PLAN.ranking] == ["b", "a"]
     wider = PLAN.widened(["b"], "costs the most")
-    assert (wider.places[1].mode, wider.places[1].step, wider.places[1].why) == (Mode.WIDE, None, "costs the most")
+    assert (wider.places[1].mode, wider.places[1].step, wider.places[1].why) == (Mode.WEIGHTS, None, "costs the most")
     assert wider.wide_share == pytest.approx(0.3)
     assert PLAN.wide_share == 0
-    assert wider.counts() == {Mode.INT8: 1, Mode.WEIGHTS: 1, Mode.WIDE: 1}
+    assert wider.counts() == {Mode.INT8: 1, Mode.WEIGHTS: 2, Mode.WIDE: 0}
     ones = {name: np.ones(8, np.float32) for name in "abc"}
     assert set(wider.scheme(ones).smoothing) == {"a"}  # what stays wide stays as it was
     assert wider.scheme(ones).embedding

@@ -15,6 +15,7 @@ import typer
 from typer.exceptions import Abort, TyperException
 
 from orin_rerank import __version__
+from orin_rerank.cli.calibrate import calibrate
 from orin_rerank.cli.evaluate import evaluate
 from orin_rerank.cli.exit_codes import ExitCode, exit_code_help, exit_code_of
 from orin_rerank.cli.export import export
@@ -41,7 +42,7 @@ _EPILOG = "`orin-rerank --help` lists the exit codes. Errors go to standard erro
 app = typer.Typer(
     add_completion=False, rich_markup_mode="rich", context_settings={"help_option_names": ["-h", "--help"]}
 )
-for command in (serve, rank, status, evaluate, export):
+for command in (serve, rank, status, evaluate, calibrate, export):
     app.command(help=help_of(command), epilog=_EPILOG)(command)
 
 

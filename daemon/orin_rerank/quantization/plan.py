@@ -45,6 +45,7 @@ class PlacePlan:
         plain_error: The same without smoothing.
         margin_shift: Root mean square by which margins move when this place alone is INT8; None if not measured.
         share: Its share of the multiply-adds that a token costs in its graph.
+        vision: Whether it is of the vision encoder.
     """
 
     place: str
@@ -56,6 +57,7 @@ class PlacePlan:
     plain_error: float | None = None
     margin_shift: float | None = None
     share: float = 0.0
+    vision: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,8 +78,8 @@ class QuantizationPlan:
 
     @property
     def wide_share(self) -> float:
-        """Share of the decoder's multiply-adds that stay wide."""
-        return sum(p.share for p in self.places if p.mode is Mode.WIDE)
+        """Share of the decoder's multiply-adds that are not INT8."""
+        return sum(p.share for p in self.places if p.mode is not Mode.INT8 and not p.vision)
 
     @property
     def ranking(self) -> list[PlacePlan]:
@@ -90,9 +92,13 @@ class QuantizationPlan:
         return {mode: sum(p.mode is mode for p in self.places) for mode in Mode}
 
     def widened(self, names: Collection[str], why: str) -> QuantizationPlan:
-        """The plan with some places left wide."""
+        """The plan with some places computed wide.
+
+        It is activations that INT8 ruins; weights with a step for each row hardly lose, and stay stored as INT8.
+        """
         places = tuple(
-            dataclasses.replace(p, mode=Mode.WIDE, step=None, why=why) if p.place in names else p for p in self.places
+            dataclasses.replace(p, mode=Mode.WEIGHTS, step=None, why=why) if p.place in names else p
+            for p in self.places
         )
         return dataclasses.replace(self, places=places)
 

@@ -39,6 +39,11 @@ if TYPE_CHECKING:
 
 __all__ = ["quantized_layout", "write_graphs", "write_weights"]
 
+_WRITTEN = (
+    (Dialect.FUSED, Precision.INT8),
+    (Dialect.PRIMITIVE, Precision.INT8_FP16),
+    (Dialect.FUSED, Precision.INT8_FP16),
+)
 _WIDTH = {"F32": 4, "F16": 2, "I8": 1}
 
 
@@ -109,7 +114,7 @@ def quantized_layout(architecture: Architecture, scheme: Scheme, wide: str = "F1
 
 
 def write_graphs(out: Path, architecture: Architecture, weights: WeightFile, scheme: Scheme) -> list[GraphEntry]:
-    """Writes the graphs of an INT8 bundle, in both dialects, for processors and for GPUs.
+    """Writes the graphs of an INT8 bundle: both dialects for GPUs, the faster one for processors.
 
     Args:
         out: The folder, with the weight file in it.
@@ -127,8 +132,7 @@ def write_graphs(out: Path, architecture: Architecture, weights: WeightFile, sch
             text_form=QuantizedForm(scheme),
             vision_form=QuantizedForm(scheme),
         )
-        for precision in (Precision.INT8, Precision.INT8_FP16)
-        for dialect in Dialect
+        for dialect, precision in _WRITTEN
     ]
 
 

@@ -1,0 +1,216 @@
+"""`orin-rerank calibrate`: INT8 for this machine, from a calibration set, judged before it is served."""
+
+from __future__ import annotations
+
+import enum
+from pathlib import Path  # noqa: TC003 - typer reads annotations at run time
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from orin_rerank.cli.exit_codes import ExitCode
+from orin_rerank.cli.options import BundleOption, JsonOption  # noqa: TC001 - typer reads annotations at run time
+from orin_rerank.errors import SettingsError
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from orin_rerank.engines.bundle import Bundle
+    from orin_rerank.engines.store import EngineStore
+    from orin_rerank.lifecycle.calibrate import CalibrationOptions, CalibrationResult
+    from orin_rerank.quantization.coverage import Coverage
+
+__all__ = ["calibrate"]
+
+_SHIPPED_DATA = "calibration_data/calibration"
+_SHIPPED_EVALUATION = "calibration_data/evaluation"
+_SHOWN_PLACES = 8
+
+
+class Vision(str, enum.Enum):
+    """What the vision encoder computes in."""
+
+    WEIGHTS = "weights"
+    INT8 = "int8"
+    FULL = "full"
+
+
+def calibrate(
+    *,
+    bundle: BundleOption = None,
+    data: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FOLDER",
+            help="The calibration set: your own queries and documents; else the one that ships in a source tree.",
+            show_default=False,
+        ),
+    ] = None,
+    evaluation: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FOLDER",
+            help="The judged set that decides; else the one that ships in a source tree.",
+            show_default=False,
+        ),
+    ] = None,
+    vision: Annotated[
+        Vision,
+        typer.Option(
+            help="The vision encoder: full precision with weights stored as INT8, INT8 throughout, or full precision "
+            "throughout."
+        ),
+    ] = Vision.WEIGHTS,
+    max_wide: Annotated[
+        float,
+        typer.Option(
+            metavar="SHARE",
+            min=0.0,
+            max=1.0,
+            help="Largest share of the decoder's work that may stay out of INT8 so that the gate passes.",
+        ),
+    ] = 0.15,
+    max_loss: Annotated[
+        float,
+        typer.Option(metavar="LOSS", min=0.0, max=1.0, help="By how much NDCG@10 may fall; 0.005 is half a point."),
+    ] = 0.005,
+    min_correlation: Annotated[
+        float, typer.Option(metavar="R", min=0.0, max=1.0, help="Least correlation of the margins.")
+    ] = 0.995,
+    ranges: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE", help="Keep what is observed here, and start from it if it is there.", show_default=False
+        ),
+    ] = None,
+    reuse: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FOLDER", help="An earlier engine, whose plan is applied again as it is.", show_default=False
+        ),
+    ] = None,
+    threads: Annotated[
+        int | None, typer.Option(metavar="N", min=1, help="Threads; else one a core.", show_default=False)
+    ] = None,
+    json_output: JsonOption = False,
+) -> int:
+    """Make INT8 for this machine, and put it into service if it ranks as full precision does.
+
+    Runs the calibration set through the model, smooths and rounds weights and activations, measures what INT8 costs
+    at each place, and compares the result with full precision on a judged set. What passes is served from the next
+    start of the daemon on; what does not is thrown away, and whatever was served before stays.
+
+    For example:
+
+        orin-rerank calibrate
+        orin-rerank calibrate --data /srv/my-queries
+        orin-rerank evaluate --precision int8 --against full
+
+    A calibration set is a folder with dataset.jsonl, one query a line, and pictures; 256 pairs or more, of the kind
+    that the machine will see:
+
+        {"query": [{"text": "red fire engine"}], "language": "en",
+         "documents": [{"content": [{"image": "images/a.webp"}]}, {"content": [{"text": "a ladder"}]}]}
+
+    docs/calibration-data.md says the rest. --json writes {"engine", "digest", "warnings", "coverage", "plan", "gate",
+    "stages"}.
+    """
+    import dataclasses
+    import json
+
+    from orin_rerank.cli.bundles import bundle_of, repository_folder
+    from orin_rerank.cli.output import console, print_json, progress_console
+    from orin_rerank.engines.bundle import Bundle
+    from orin_rerank.engines.store import EngineStore, default_state_folder
+    from orin_rerank.graph.scheme import Mode
+    from orin_rerank.lifecycle.calibrate import CalibrationOptions
+    from orin_rerank.lifecycle.planning import PlanOptions
+    from orin_rerank.quantization.gate import GateThresholds
+
+    data = data or repository_folder(_SHIPPED_DATA)
+    evaluation = evaluation or repository_folder(_SHIPPED_EVALUATION)
+    for folder, option in ((data, "--data"), (evaluation, "--evaluation")):
+        if folder is None:
+            raise SettingsError("name the folder of a set", item=option)
+    assert data is not None
+    assert evaluation is not None
+    mode = {Vision.WEIGHTS: Mode.WEIGHTS, Vision.INT8: Mode.INT8, Vision.FULL: Mode.WIDE}[vision]
+    options = CalibrationOptions(
+        data,
+        evaluation,
+        PlanOptions(vision=mode),
+        GateThresholds(max_ndcg_loss=max_loss, min_correlation=min_correlation),
+        max_wide,
+        ranges,
+        reuse,
+        threads,
+    )
+    source = Bundle.open(bundle_of(bundle))
+    out = progress_console() if json_output else console()
+    result = _with_progress(source, options, EngineStore(default_state_folder()), out)
+    for warning in result.warnings:
+        progress_console().print(f"warning: {warning}", markup=False)
+    if json_output:
+        print_json(
+            {
+                "engine": str(result.folder),
+                "digest": result.bundle.digest,
+                "warnings": list(result.warnings),
+                "coverage": result.coverage.as_dict() if result.coverage is not None else None,
+                "plan": json.loads(result.plan.to_json()),
+                "gate": json.loads(result.record.to_json()),
+                "stages": [dataclasses.asdict(stage) for stage in result.ledger.stages],
+            }
+        )
+    else:
+        _show(result, out)
+    return ExitCode.OK
+
+
+def _with_progress(source: Bundle, options: CalibrationOptions, store: EngineStore, out: Console) -> CalibrationResult:
+    """Calibrates behind a progress display on standard error, and shows the set's card as soon as it is known."""
+    from rich.progress import BarColumn, Progress, SpinnerColumn, TaskID, TextColumn, TimeElapsedColumn
+
+    from orin_rerank.cli.calibration_tables import coverage_table
+    from orin_rerank.cli.output import progress_console
+    from orin_rerank.lifecycle import calibrate as pipeline
+
+    columns = (
+        SpinnerColumn(finished_text="✓"),
+        TextColumn("{task.description}"),
+        BarColumn(bar_width=20),
+        TextColumn("{task.fields[count]}"),
+        TimeElapsedColumn(),
+    )
+    with Progress(*columns, console=progress_console(), transient=True) as progress:
+        tasks: dict[str, TaskID] = {}
+
+        def watch(stage: str, done: int, total: int) -> None:
+            if stage not in tasks or (done, total) == (0, 0):
+                for task in tasks.values():
+                    progress.update(task, total=1, completed=1)
+                tasks[stage] = progress.add_task(stage, total=None, count="")
+            shown = f"{done:,}" if not total else f"{done / total:.0%}"
+            progress.update(tasks[stage], completed=done, total=total or None, count=shown if done else "")
+
+        def on_coverage(card: Coverage) -> None:
+            out.print(coverage_table(card))
+            out.print()
+
+        return pipeline.calibrate(source, options, store, watch, on_coverage)
+
+
+def _show(result: CalibrationResult, out: Console) -> None:
+    """The plan, the comparison, and where the engine is."""
+    from orin_rerank.cli.calibration_tables import plan_summary, plan_table, stages_table
+    from orin_rerank.cli.evaluation_tables import paired_table
+
+    if result.plan.ranking:
+        out.print(plan_table(result.plan, _SHOWN_PLACES))
+    out.print(plan_summary(result.plan), "\n", highlight=False)
+    out.print(paired_table(result.record.report, "int8", "full"))
+    tried = "" if result.attempts == 1 else f", with plan {result.attempts}"
+    out.print(f"gate: passed{tried}\n", style="green")
+    out.print(stages_table(result.ledger))
+    size = sum(entry.bytes for entry in result.bundle.manifest.files.values())
+    out.print(f"\nin service: {result.folder}, {size / 1e6:.1f} MB", markup=False, soft_wrap=True)
