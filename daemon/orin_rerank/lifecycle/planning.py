@@ -162,7 +162,7 @@ def make_plan(bench: Workbench, data: Path, seen: Observations, ledger: Ledger, 
     smoothings = _smooth(bench, places, seen.ranges, ledger)
     scales = {p.name: smoothings[p.name].scales for p in places if p.producers}
     smoothed = _observe_smoothed(bench, data, places, scales, ledger)
-    steps = {p.name: activation_step(smoothed[p.name]) for p in places}
+    steps = {p.name: activation_step(smoothed[p.name], p.name) for p in places}
     scheme = Scheme(
         {
             p.name: PlaceScheme(Mode.INT8, steps[p.name]) if p.name in steps else PlaceScheme(Mode.WIDE)

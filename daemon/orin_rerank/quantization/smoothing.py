@@ -18,7 +18,6 @@ from typing import TYPE_CHECKING, Final, cast
 import numpy as np
 import numpy.typing as npt
 
-from orin_rerank.errors import InternalError
 from orin_rerank.graph.scheme import INT8_MAX
 from orin_rerank.quantization.rounding import fake_quantize, row_steps, smoothed_pieces
 from orin_rerank.quantization.steps import HEADROOM
@@ -61,7 +60,8 @@ class PlaceSmoothing:
     """Scales for a place.
 
     Attributes:
-        strength: The exponent `a`; 0 where smoothing does not help or has nowhere to go, and all scales are 1.
+        strength: The exponent `a`; 0 where smoothing does not help, has nowhere to go or nothing to be judged on, and
+            all scales are 1.
         scales: float32 `[channels]`, above 0.
         error: Relative squared error of the place's output on the sampled rows, activation and weights in INT8.
         plain_error: The same without smoothing.
@@ -105,8 +105,6 @@ def search_smoothing(place: Place, ranges: PlaceRanges, weights: PlaceWeights) -
         weights: What `read_place_weights` gives.
     """
     samples = ranges.samples
-    if samples.shape[0] < 2 * _FOLDS:
-        raise InternalError(f"cannot search on {samples.shape[0]} sampled rows", item=place.name)
     exact = samples @ weights.rows.T
     total = float(np.square(exact).sum()) or 1.0
 
@@ -115,7 +113,7 @@ def search_smoothing(place: Place, ranges: PlaceRanges, weights: PlaceWeights) -
 
     plain_error = error(None, ranges.maxima, slice(None))
     plain = PlaceSmoothing(0.0, np.ones(place.channels, np.float32), plain_error, plain_error)
-    if not place.producers:
+    if not place.producers or len(samples) < 2 * _FOLDS:
         return plain
     fold = np.arange(len(samples)) % _FOLDS
     held_out: dict[float, float] = {}
