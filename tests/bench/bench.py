@@ -11,47 +11,25 @@ import os
 import statistics
 import sys
 import tempfile
-import time
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from pathlib import Path
-from typing import TypeVar
 
 import numpy as np
+from int8_bench import calibrated, calibration_table, int8_rows
 from levers import lever_variants
 from rich.console import Console
 from rich.table import Table
 from socket_bench import socket_rows
+from timing import best_batch, timed
 from transformers_model import TransformersModel
 from workloads import WORKLOADS, Workload
 
-from orin_rerank.engines.settings import EngineSettings
+from orin_rerank.engines.settings import EngineSettings, PrecisionChoice
+from orin_rerank.engines.store import EngineStore
 from orin_rerank.lifecycle.model import LoadedModel
 from orin_rerank.lifecycle.startup import load_model
-from orin_rerank.prompt.encoded import EncodedRequest
 
 ROOT = Path(__file__).resolve().parents[2]
-BATCHES = (1, 2, 4, 8, 16)
-SETTLE_S = 0.3
-Result = TypeVar("Result")
-
-
-def timed(call: Callable[[], Result]) -> tuple[float, Result]:
-    """Seconds that a call takes, and what it returns.
-
-    Before it starts, worker threads of whatever ran last, which wait for more work by spinning, come to rest.
-    """
-    time.sleep(SETTLE_S)
-    started = time.perf_counter()
-    result = call()
-    return time.perf_counter() - started, result
-
-
-def best_batch(model: TransformersModel, request: EncodedRequest) -> int:
-    """The batch size at which transformers is fastest on this request, batched by length."""
-    sizes = [size for size in BATCHES if size <= len(request.documents)]
-    model.score(request, 1)
-    times = {size: min(timed(lambda size=size: model.score(request, size))[0] for _ in range(2)) for size in sizes}
-    return min(times, key=times.__getitem__)
 
 
 def against_transformers(
@@ -84,7 +62,7 @@ def levers(bundle: Path, threads: int, rounds: int, workload: Workload, table: T
     """Adds a row for each variant of the engine, against the shipped one."""
     with tempfile.TemporaryDirectory() as scratch:
         variants = lever_variants(bundle, Path(scratch), threads)
-        base = load_model(bundle, EngineSettings(threads=threads))
+        base = load_model(bundle, EngineSettings(precision=PrecisionChoice.FULL, threads=threads))
         for name, make in variants:
             model = make()
             pairs = []
@@ -110,14 +88,14 @@ def main() -> int:
     parser.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)))
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--match", default="", help="only requests whose name holds this")
-    parser.add_argument("--only", choices=("transformers", "levers", "socket"), action="append")
+    parser.add_argument("--only", choices=("transformers", "int8", "levers", "socket"), action="append")
     options = parser.parse_args()
-    parts = options.only or ["transformers", "levers", "socket"]
+    parts = options.only or ["transformers", "int8", "levers", "socket"]
     console = Console(width=120)
     console.print(f"{options.bundle.name}, full precision, {options.threads} cores, medians of {options.rounds} rounds")
 
     if "transformers" in parts:
-        ours = load_model(options.bundle, EngineSettings(threads=options.threads))
+        ours = load_model(options.bundle, EngineSettings(precision=PrecisionChoice.FULL, threads=options.threads))
         image = ours.profile.image
         assert image is not None, "the benchmark's bundle takes images"
         theirs = TransformersModel.load(options.bundle, image, options.threads)
@@ -128,6 +106,30 @@ def main() -> int:
         against_transformers(ours, theirs, chosen, options.rounds, table)
         ours.close()
         console.print(table)
+    if "int8" in parts:
+        with tempfile.TemporaryDirectory() as scratch:
+            store = EngineStore(Path(scratch))
+            result = calibrated(options.bundle, ROOT / "calibration_data", store, options.threads)
+            image = result.bundle.manifest.prompt.image
+            assert image is not None, "the benchmark's bundle takes images"
+            theirs = TransformersModel.load(options.bundle, image, options.threads)
+            console.print(calibration_table(result))
+            table = Table(title="INT8", title_justify="left")
+            for column in (
+                "request",
+                "INT8, docs/s",
+                "float32",
+                "transformers",
+                "of float32",
+                "of transformers",
+                "shift",
+            ):
+                table.add_column(column, justify="left" if column == "request" else "right")
+            chosen = [workload for workload in WORKLOADS if options.match in workload.name]
+            int8_rows(
+                options.bundle, store, theirs, chosen, threads=options.threads, rounds=options.rounds, table=table
+            )
+            console.print(table)
     if "levers" in parts:
         table = Table(title="what each lever brings, 50 texts", title_justify="left")
         for column in ("variant", "docs/s", "of the shipped engine"):

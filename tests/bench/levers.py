@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from orin_rerank.engines.bundle import Bundle, FileEntry, hash_file, write_manifest
-from orin_rerank.engines.settings import EngineSettings
+from orin_rerank.engines.settings import EngineSettings, PrecisionChoice
 from orin_rerank.graph.builder import Dialect, Precision
 from orin_rerank.graph.text import text_graph, text_weights
 from orin_rerank.graph.vision import vision_weights
@@ -24,10 +24,10 @@ def lever_variants(bundle: Path, scratch: Path, threads: int) -> list[tuple[str,
     """Names of variants with what loads them."""
 
     def load(folder: Path = bundle, settings: EngineSettings | None = None) -> Callable[[], LoadedModel]:
-        return lambda: load_model(folder, settings or EngineSettings(threads=threads))
+        return lambda: load_model(folder, settings or EngineSettings(precision=PrecisionChoice.FULL, threads=threads))
 
     merged = _with_merged_projections(bundle, scratch / "merged")
-    plain = EngineSettings(threads=threads)
+    plain = EngineSettings(precision=PrecisionChoice.FULL, threads=threads)
     rows = [
         ("as shipped (again: the noise)", load()),
         ("primitive operators", load(settings=replace(plain, dialect=Dialect.PRIMITIVE))),

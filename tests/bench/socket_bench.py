@@ -15,7 +15,7 @@ from pathlib import Path
 import grpc
 from workloads import Workload
 
-from orin_rerank.engines.settings import EngineSettings
+from orin_rerank.engines.settings import EngineSettings, PrecisionChoice
 from orin_rerank.lifecycle.startup import load_model
 from orin_rerank.prompt.content import ImagePart, RerankInput
 from orin_rerank.v1 import rerank_pb2, rerank_pb2_grpc
@@ -31,7 +31,16 @@ def daemon(bundle: Path, threads: int) -> Iterator[rerank_pb2_grpc.RerankService
     """A daemon in a process of its own, and a client of it."""
     with tempfile.TemporaryDirectory() as folder:
         socket = Path(folder) / "bench.sock"
-        command = [sys.executable, "-m", "orin_rerank.cli.main", "serve", "--bundle", str(bundle)]
+        command = [
+            sys.executable,
+            "-m",
+            "orin_rerank.cli.main",
+            "serve",
+            "--bundle",
+            str(bundle),
+            "--precision",
+            "full",
+        ]
         command += ["--socket", str(socket), "--threads", str(threads), "--log-level", "warning"]
         process = subprocess.Popen(command)
         options = [("grpc.max_send_message_length", -1), ("grpc.max_receive_message_length", -1)]
@@ -74,7 +83,7 @@ def message(request: RerankInput) -> rerank_pb2.RerankRequest:
 
 def socket_rows(bundle: Path, threads: int, rounds: int, workload: Workload) -> Iterator[tuple[str, str, str]]:
     """Yields what was measured, the figure and the bar it should pass."""
-    model = load_model(bundle, EngineSettings(threads=threads))
+    model = load_model(bundle, EngineSettings(precision=PrecisionChoice.FULL, threads=threads))
     documents = workload.documents
 
     def seconds(call: Callable[[], object]) -> float:
