@@ -19,13 +19,13 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
-import json
 import re
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any, Final
 
 from orin_rerank.engines.durable import replace_file
+from orin_rerank.engines.sealed import seal, unseal
 from orin_rerank.errors import BundleError
 from orin_rerank.graph.architecture import Architecture, TextArchitecture, VisionArchitecture
 from orin_rerank.graph.builder import Dialect, Precision
@@ -109,7 +109,7 @@ class Manifest:
             ],
             "files": {path: dataclasses.asdict(entry) for path, entry in sorted(self.files.items())},
         }
-        return _dump({**value, "sha256": _own_digest(value)})
+        return seal(value)
 
     @classmethod
     def from_json(cls, text: str) -> Manifest:
@@ -119,11 +119,10 @@ class Manifest:
             BundleError: If it is malformed or of another format.
         """
         try:
-            value = json.loads(text)
-            if value["format"] != FORMAT:
-                raise BundleError(f"is of format {value['format']!r}; this version reads {FORMAT}", item=MANIFEST_FILE)
-            if value.pop("sha256") != _own_digest(value):
-                raise BundleError("does not have the contents that its own SHA-256 names", item=MANIFEST_FILE)
+            value = unseal(text, FORMAT)
+        except ValueError as error:
+            raise BundleError(str(error), item=MANIFEST_FILE) from error
+        try:
             manifest = cls(
                 name=str(value["name"]),
                 prompt=_prompt(value["prompt"]),
@@ -219,15 +218,6 @@ def hash_file(path: Path) -> str:
         while block := file.read(1 << 20):
             digest.update(block)
     return digest.hexdigest()
-
-
-def _dump(value: dict[str, Any]) -> str:
-    return json.dumps(value, indent=2, ensure_ascii=False) + "\n"
-
-
-def _own_digest(value: dict[str, Any]) -> str:
-    """Of a manifest without its digest: a flipped bit in a dimension would give wrong scores, not an error."""
-    return hashlib.sha256(_dump(value).encode("utf-8", "surrogatepass")).hexdigest()
 
 
 def _source(value: dict[str, Any]) -> str | None:

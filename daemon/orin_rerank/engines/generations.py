@@ -1,0 +1,163 @@
+"""Folders that follow each other in one place, of which one is in service: the old one or the new one, whatever stops.
+
+::
+
+    <place>/
+        current -> 2-1f0c9a41d2e7      what is in service; replaced by renaming another link over it
+        previous -> 1-77ab03c5e90d     what was; kept because a process may be reading it
+        1-77ab03c5e90d/  2-1f0c9a41d2e7/
+        .staging-<name>/               being written
+        .lock                          held while something is
+
+What is written goes into a staging folder. Its last step into service is one rename of a link, so whenever the machine
+or the process stops, what is in service is the old folder or the new one. What an interruption leaves is cleared away
+by the next to write here.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import re
+import shutil
+from typing import TYPE_CHECKING, Final
+
+from orin_rerank.engines.durable import replace_link, sync_folder, sync_tree
+from orin_rerank.errors import InternalError, StoreBusyError, StoreError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+__all__ = ["Generations"]
+
+_CURRENT: Final = "current"
+_PREVIOUS: Final = "previous"
+_STAGING: Final = ".staging-"
+_GENERATION: Final = re.compile(r"(\d+)-[0-9a-f]{12}")
+
+
+class Generations:
+    """The folders of one place. Many processes may read while one writes.
+
+    Args:
+        place: Where they are; made when first written to.
+    """
+
+    def __init__(self, place: Path) -> None:
+        self.place = place
+
+    @property
+    def current(self) -> Path | None:
+        """The folder in service, None if none is. It may be missing, and nothing about it has been verified.
+
+        Raises:
+            StoreError: If the place cannot be read.
+        """
+        return _target(self.place / _CURRENT)
+
+    @property
+    def previous(self) -> Path | None:
+        """The folder that was in service before, likewise."""
+        return _target(self.place / _PREVIOUS)
+
+    @contextlib.contextmanager
+    def staging(self, name: str, *, resume: bool = False) -> Iterator[Path]:
+        """Lends a folder to write into.
+
+        Args:
+            name: Tells it from others.
+            resume: Whether to lend what an earlier context of this name left, and to leave what this one does not
+                install. Otherwise the folder is empty at first and gone at the end.
+
+        Raises:
+            StoreBusyError: If another process is writing here.
+            StoreError: If the place cannot be written to.
+        """
+        folder = self.place / f"{_STAGING}{name}"
+        with contextlib.ExitStack() as held:
+            with _writing(self.place):
+                self.place.mkdir(parents=True, exist_ok=True)
+                held.enter_context(_lock(self.place / ".lock"))
+                for stale in self.place.glob(f"{_STAGING}*"):  # nobody else's: the lock is ours
+                    if not (resume and stale == folder):
+                        shutil.rmtree(stale)
+                folder.mkdir(exist_ok=resume)
+            if not resume:
+                held.callback(shutil.rmtree, folder, ignore_errors=True)
+            yield folder
+
+    def check_staged(self, staged: Path) -> None:
+        """Makes sure that a folder is one that `staging` lent.
+
+        Raises:
+            InternalError: If it is not.
+        """
+        if staged.parent != self.place or not staged.name.startswith(_STAGING):
+            raise InternalError("only what was staged here can be installed", item=str(staged))
+
+    def install(self, staged: Path, digest: str) -> Path:
+        """Puts what was staged into service in place of what was, and removes what was before that.
+
+        Args:
+            staged: The folder that `staging` lent.
+            digest: SHA-256 of what it holds, in hexadecimal.
+
+        Returns:
+            Where it is now.
+
+        Raises:
+            StoreError: If the place cannot be written to.
+        """
+        self.check_staged(staged)
+        with _writing(self.place):
+            numbers = [int(match[1]) for match in map(_GENERATION.fullmatch, self._names()) if match]
+            installed = self.place / f"{1 + max(numbers, default=0)}-{digest[:12]}"
+            sync_tree(staged)
+            staged.rename(installed)
+            sync_folder(self.place)
+            before = self.current
+            if before is not None:
+                replace_link(self.place / _PREVIOUS, before.name)
+            replace_link(self.place / _CURRENT, installed.name)
+            self._clear()
+        return installed
+
+    def _clear(self) -> None:
+        """Removes folders that are neither in service nor were before."""
+        kept = {target.name for target in (self.current, self.previous) if target is not None}
+        for name in self._names():
+            if _GENERATION.fullmatch(name) and name not in kept:
+                shutil.rmtree(self.place / name, ignore_errors=True)  # in service is in service, whatever becomes of it
+
+    def _names(self) -> list[str]:
+        return [path.name for path in self.place.iterdir()]
+
+
+def _target(link: Path) -> Path | None:
+    """Where a link leads; the folder itself may be missing."""
+    try:
+        return link.parent / link.readlink()
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        raise StoreError(f"cannot be read: {error.strerror}", item=str(link)) from error
+
+
+@contextlib.contextmanager
+def _writing(place: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise StoreError(f"cannot be written: {error.strerror}", item=str(error.filename or place)) from error
+
+
+@contextlib.contextmanager
+def _lock(path: Path) -> Iterator[None]:
+    """Holds a lock that ends with the process, however that ends."""
+    with path.open("w") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            raise StoreBusyError("another process is making an engine for this bundle", item=str(path)) from error
+        yield
