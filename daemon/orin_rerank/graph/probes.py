@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Final, TypeAlias
 import numpy as np
 from onnx import TensorProto
 
-from orin_rerank.graph.product import FloatForm, Product
+from orin_rerank.graph.product import FloatForm, Product, maxima, row_reach
 from orin_rerank.graph.scheme import INT8_MAX
 
 if TYPE_CHECKING:
@@ -69,12 +69,12 @@ class ObservedForm(FloatForm):
     def finish(self, b: GraphBuilder) -> None:
         """Writes the outputs."""
         sample = b.input("sample", TensorProto.INT32, ["samples"])
-        maxima, tails, samples, counts = [], [], [], []
+        reached, tails, samples, counts = [], [], [], []
         for place in self.places:
             with b.scope(f"observed/{place.name}"):
                 value = _divided(b, self._seen[place.name], self.smoothing.get(place.name))
                 magnitude = b.op("Abs", value)
-                maxima.append(_column_maxima(b, magnitude))
+                reached.append(maxima(b, magnitude, 0, keep=False))
                 count = b.shape(min(TAIL, place.channels))
                 largest, _ = b.ops("TopK", 2, magnitude, count, axis=1)
                 if place.channels < TAIL:
@@ -85,7 +85,7 @@ class ObservedForm(FloatForm):
                 counts.append(rows)
                 samples.append(b.op("Gather", value, b.op("Mod", sample, rows), axis=0))
         channels = sum(place.channels for place in self.places)
-        b.output(b.op("Concat", *maxima, axis=0), "maxima", TensorProto.FLOAT, [channels])
+        b.output(b.op("Concat", *reached, axis=0), "maxima", TensorProto.FLOAT, [channels])
         b.output(b.op("Concat", *tails, axis=0), "tails", TensorProto.FLOAT, ["tail_rows", TAIL])
         b.output(b.op("Concat", *samples, axis=1), "samples", TensorProto.FLOAT, ["samples", channels])
         b.output(b.op("Concat", *counts, axis=0), "rows", TensorProto.INT32, [len(self.places)])
@@ -113,14 +113,18 @@ class SwitchedForm(FloatForm):
     def linear(self, b: GraphBuilder, product: Product) -> str:
         """Writes a product."""
         number = self._order.get(product.place)
-        step = None if number is None else self.scheme.places[product.place].scale
-        if number is None or step is None:
+        place = None if number is None else self.scheme.places[product.place]
+        if number is None or place is None or place.scale is None:
             return FloatForm.linear(self, b, product)
         if not self._active:
             self._active = b.input("active", TensorProto.FLOAT, [len(self.places)])
         on = b.op("Gather", self._active, b.constant([number], np.int64), axis=0, name="on")
         smoothing = self.scheme.smoothing.get(product.place)
-        rounded = self._rounded(b, _divided(b, product.value, smoothing), b.constant(step, np.float32))
+        smoothed = _divided(b, product.value, smoothing)
+        step = b.constant(place.scale, np.float32)
+        if place.by_row:
+            step = b.op("Mul", row_reach(b, smoothed), step)
+        rounded = self._rounded(b, smoothed, step)
         value = self._blend(b, on, product.value, _multiplied(b, rounded, smoothing))
         steps = np.concatenate([self.weight_scales[name] for name in product.weights])[:, None]
         write = self._weight_that_runs if b.precision.half else self._weight_that_folds
@@ -173,10 +177,3 @@ def _divided(b: GraphBuilder, value: str, scales: npt.NDArray[np.float32] | None
 
 def _multiplied(b: GraphBuilder, value: str, scales: npt.NDArray[np.float32] | None) -> str:
     return value if scales is None else b.op("Mul", value, b.constant(scales, np.float32), name="multiplied")
-
-
-def _column_maxima(b: GraphBuilder, magnitude: str) -> str:
-    """ReduceMax over rows; the axes became an input in opset 18."""
-    if b.dialect.opset < 18:
-        return b.op("ReduceMax", magnitude, axes=[0], keepdims=0)
-    return b.op("ReduceMax", magnitude, b.shape(0), keepdims=0)

@@ -8,14 +8,19 @@ one in which every place can be switched to INT8 while it runs.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Final, Protocol
 
+import numpy as np
 from onnx import TensorProto
 
 if TYPE_CHECKING:
     from orin_rerank.graph.builder import GraphBuilder
 
-__all__ = ["FloatForm", "Product", "ProductForm"]
+__all__ = ["FloatForm", "Product", "ProductForm", "maxima", "row_reach"]
+
+
+_LEAST_REACH: Final = 2.0**-100
+"""Stands for the largest magnitude of a row that is all zeros, by which it is divided."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,3 +83,15 @@ class FloatForm:
             return b.op("Gemm", value, weight, bias, transB=1, name=product.name)
         wide = b.cast(b.op("Gemm", value, weight, transB=1, name=product.name), TensorProto.FLOAT)
         return b.op("Add", wide, bias)
+
+
+def maxima(b: GraphBuilder, values: str, axis: int, *, keep: bool) -> str:
+    """The largest values along an axis, which stays as 1 where it is kept."""
+    if b.dialect.opset < 18:  # the axes became an input in opset 18
+        return b.op("ReduceMax", values, axes=[axis], keepdims=int(keep))
+    return b.op("ReduceMax", values, b.shape(axis), keepdims=int(keep))
+
+
+def row_reach(b: GraphBuilder, value: str) -> str:
+    """The largest magnitude of every row, float32 `[rows, 1]`; above 0."""
+    return b.op("Max", maxima(b, b.op("Abs", value), 1, keep=True), b.constant(_LEAST_REACH, np.float32), name="reach")

@@ -18,8 +18,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 from onnx import TensorProto
 
-from orin_rerank.graph.product import FloatForm, Product
-from orin_rerank.graph.scheme import Mode, Scheme, scale_name
+from orin_rerank.graph.product import FloatForm, Product, row_reach
+from orin_rerank.graph.scheme import Mode, PlaceScheme, Scheme, scale_name
 
 if TYPE_CHECKING:
     from orin_rerank.graph.builder import GraphBuilder
@@ -37,12 +37,13 @@ class QuantizedForm(FloatForm):
 
     scheme: Scheme
     _rounded: dict[str, str] = field(default_factory=dict)
+    _reaches: dict[str, str] = field(default_factory=dict)
 
     def linear(self, b: GraphBuilder, product: Product) -> str:
         """Writes a product."""
         place = self.scheme.places[product.place]
         if place.scale is not None:
-            return self._integer(b, product, place.scale)
+            return self._integer(b, product, place, place.scale)
         if place.mode is Mode.WEIGHTS:
             weight = self._widened(b, product)
             kind = b.precision.onnx_type
@@ -60,18 +61,27 @@ class QuantizedForm(FloatForm):
         scales = b.op("Unsqueeze", b.op("Gather", b.weight(scale_name(table)), index, axis=0), b.shape(1))
         return b.op("Mul", codes, scales, name=name)
 
-    def _integer(self, b: GraphBuilder, product: Product, scale: float) -> str:
-        value = self._activation(b, product.value, scale)
+    def _integer(self, b: GraphBuilder, product: Product, place: PlaceScheme, scale: float) -> str:
+        reach = self._reach(b, product.value) if place.by_row else None
+        value = self._activation(b, product.value, scale, reach)
         weight = self._dequantized(b, product.weights, product.shape, f"{product.name}/weight")
         result = b.op("Gemm", value, weight, transB=1, name=product.name)
+        if reach is not None:
+            result = b.op("Mul", result, reach)
         return result if product.bias is None else b.op("Add", result, b.weight(product.bias, to=TensorProto.FLOAT))
 
-    def _activation(self, b: GraphBuilder, value: str, scale: float) -> str:
+    def _reach(self, b: GraphBuilder, value: str) -> str:
+        if value not in self._reaches:
+            self._reaches[value] = row_reach(b, value)
+        return self._reaches[value]
+
+    def _activation(self, b: GraphBuilder, value: str, scale: float, reach: str | None) -> str:
         """The value rounded to its codes; products of one value share that."""
         if value not in self._rounded:
+            exact = value if reach is None else b.op("Div", value, reach)
             step = b.constant(scale, np.float32)
             zero = b.constant(0, np.int8) if b.precision.half else b.constant(128, np.uint8)
-            codes = b.op("QuantizeLinear", value, step, zero, name="quantize")
+            codes = b.op("QuantizeLinear", exact, step, zero, name="quantize")
             self._rounded[value] = b.op("DequantizeLinear", codes, step, zero, name="dequantize")
         return self._rounded[value]
 

@@ -14,10 +14,14 @@ if TYPE_CHECKING:
     import numpy as np
     import numpy.typing as npt
 
-__all__ = ["INT8_MAX", "Mode", "PlaceScheme", "Scheme", "scale_name"]
+__all__ = ["INT8_MAX", "ROW_SCALE", "Mode", "PlaceScheme", "Scheme", "scale_name"]
 
 INT8_MAX: Final = 127
 """Largest code; -128 is not used, so that codes are symmetric."""
+
+
+ROW_SCALE: Final = 1 / INT8_MAX
+"""The step of an activation whose rows are divided by their largest magnitudes first."""
 
 
 class Mode(enum.Enum):
@@ -38,14 +42,20 @@ class PlaceScheme:
     Attributes:
         mode: In what.
         scale: Size of an activation's INT8 step, after smoothing; None unless the mode is INT8.
+        by_row: Whether every row is divided by its largest magnitude before it is rounded, and its products are
+            multiplied by that after: a row with a few values far beyond all others then costs no other row its
+            precision, and none is ever clipped. The scale is `ROW_SCALE` then.
     """
 
     mode: Mode
     scale: float | None = None
+    by_row: bool = False
 
     def __post_init__(self) -> None:
         if (self.mode is Mode.INT8) != (self.scale is not None):
             raise InternalError("a place has a scale if and only if it is INT8")
+        if self.by_row and self.scale != ROW_SCALE:
+            raise InternalError(f"rows that reach 1 have a step of {ROW_SCALE}, not {self.scale}")
 
 
 @dataclass(frozen=True, slots=True)
