@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from pathlib import Path
 
@@ -50,7 +51,10 @@ def test_the_costliest_place_comes_first_and_can_be_left_wide() -> None:
     assert PLAN.wide_share == 0
     assert wider.counts() == {Mode.INT8: 1, Mode.WEIGHTS: 2, Mode.WIDE: 0}
     ones = {name: np.ones(8, np.float32) for name in "abc"}
-    assert set(wider.scheme(ones).smoothing) == {"a"}  # what stays wide stays as it was
+    # What is computed wide is smoothed all the same: else small columns would be rounded away in its INT8 weights.
+    assert set(wider.scheme(ones).smoothing) == {"a", "b", "c"}
+    full = dataclasses.replace(PLAN, places=(*PLAN.places[:2], dataclasses.replace(PLAN.places[2], mode=Mode.WIDE)))
+    assert set(full.scheme(ones).smoothing) == {"a", "b"}
     assert wider.scheme(ones).embedding
 
 

@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     from orin_rerank.engines.bundle import Bundle
     from orin_rerank.engines.store import EngineStore
     from orin_rerank.lifecycle.calibrate import CalibrationOptions, CalibrationResult
-    from orin_rerank.quantization.coverage import Coverage
 
 __all__ = ["calibrate"]
 
@@ -113,7 +112,7 @@ def calibrate(
          "documents": [{"content": [{"image": "images/a.webp"}]}, {"content": [{"text": "a ladder"}]}]}
 
     docs/calibration-data.md says the rest. --json writes {"engine", "digest", "warnings", "coverage", "plan", "gate",
-    "stages"}.
+    "refused", "stages"}; "refused" has the gate's reasons for each plan that was tried before.
     """
     import dataclasses
     import json
@@ -147,9 +146,7 @@ def calibrate(
     )
     source = Bundle.open(bundle_of(bundle))
     out = progress_console() if json_output else console()
-    result = _with_progress(source, options, EngineStore(default_state_folder()), out)
-    for warning in result.warnings:
-        progress_console().print(f"warning: {warning}", markup=False)
+    result = _calibrated(source, options, EngineStore(default_state_folder()), out)
     if json_output:
         print_json(
             {
@@ -159,6 +156,7 @@ def calibrate(
                 "coverage": result.coverage.as_dict() if result.coverage is not None else None,
                 "plan": json.loads(result.plan.to_json()),
                 "gate": json.loads(result.record.to_json()),
+                "refused": [list(record.verdict.reasons) for record in result.refused],
                 "stages": [dataclasses.asdict(stage) for stage in result.ledger.stages],
             }
         )
@@ -167,37 +165,20 @@ def calibrate(
     return ExitCode.OK
 
 
-def _with_progress(source: Bundle, options: CalibrationOptions, store: EngineStore, out: Console) -> CalibrationResult:
-    """Calibrates behind a progress display on standard error, and shows the set's card as soon as it is known."""
-    from rich.progress import BarColumn, Progress, SpinnerColumn, TaskID, TextColumn, TimeElapsedColumn
-
-    from orin_rerank.cli.calibration_tables import coverage_table
-    from orin_rerank.cli.output import progress_console
+def _calibrated(source: Bundle, options: CalibrationOptions, store: EngineStore, out: Console) -> CalibrationResult:
+    """Calibrates behind a progress display; shows what was refused, if nothing passes."""
+    from orin_rerank.cli.calibration_progress import ShownCalibration
+    from orin_rerank.cli.evaluation_tables import paired_table
+    from orin_rerank.errors import RefusedPrecisionError
     from orin_rerank.lifecycle import calibrate as pipeline
 
-    columns = (
-        SpinnerColumn(finished_text="✓"),
-        TextColumn("{task.description}"),
-        BarColumn(bar_width=20),
-        TextColumn("{task.fields[count]}"),
-        TimeElapsedColumn(),
-    )
-    with Progress(*columns, console=progress_console(), transient=True) as progress:
-        tasks: dict[str, TaskID] = {}
-
-        def watch(stage: str, done: int, total: int) -> None:
-            if stage not in tasks or (done, total) == (0, 0):
-                for task in tasks.values():
-                    progress.update(task, total=1, completed=1)
-                tasks[stage] = progress.add_task(stage, total=None, count="")
-            shown = f"{done:,}" if not total else f"{done / total:.0%}"
-            progress.update(tasks[stage], completed=done, total=total or None, count=shown if done else "")
-
-        def on_coverage(card: Coverage) -> None:
-            out.print(coverage_table(card))
-            out.print()
-
-        return pipeline.calibrate(source, options, store, watch, on_coverage)
+    with ShownCalibration(out) as shown:
+        try:
+            return pipeline.calibrate(source, options, store, shown)
+        except RefusedPrecisionError:
+            if shown.last is not None:
+                shown.show(paired_table(shown.last.report, "int8", "full"))
+            raise
 
 
 def _show(result: CalibrationResult, out: Console) -> None:
@@ -209,8 +190,9 @@ def _show(result: CalibrationResult, out: Console) -> None:
         out.print(plan_table(result.plan, _SHOWN_PLACES))
     out.print(plan_summary(result.plan), "\n", highlight=False)
     out.print(paired_table(result.record.report, "int8", "full"))
-    tried = "" if result.attempts == 1 else f", with plan {result.attempts}"
-    out.print(f"gate: passed{tried}\n", style="green")
+    out.print("gate: passed\n", style="green")
     out.print(stages_table(result.ledger))
     size = sum(entry.bytes for entry in result.bundle.manifest.files.values())
-    out.print(f"\nin service: {result.folder}, {size / 1e6:.1f} MB", markup=False, soft_wrap=True)
+    out.print(
+        f"\nin service from the next start on: {result.folder}, {size / 1e6:.1f} MB", markup=False, soft_wrap=True
+    )

@@ -10,13 +10,13 @@ import numpy as np
 
 from orin_rerank.engines.bulk import score_requests
 from orin_rerank.errors import CalibrationError, InvalidRequestError
-from orin_rerank.graph.scheme import Mode, PlaceScheme, Scheme
+from orin_rerank.graph.scheme import ROW_SCALE, Mode, PlaceScheme, Scheme
 from orin_rerank.quantization.calibration_set import dataset_digest, read_calibration_set
 from orin_rerank.quantization.plan import PlacePlan, QuantizationPlan
 from orin_rerank.quantization.ranges import Provenance, RangeCollector, Ranges
 from orin_rerank.quantization.rounding import weight_steps
 from orin_rerank.quantization.sensitivity import Sensitivity, measure_sensitivity
-from orin_rerank.quantization.smoothing import PlaceSmoothing, read_place_weights, search_smoothing
+from orin_rerank.quantization.smoothing import PlaceSmoothing, even_columns, read_place_weights, search_smoothing
 from orin_rerank.quantization.steps import activation_step
 from orin_rerank.quantization.survey import CoverageBuilder
 
@@ -29,7 +29,6 @@ if TYPE_CHECKING:
     from orin_rerank.lifecycle.workbench import Workbench
     from orin_rerank.prompt.encoded import EncodedRequest, Float32Array
     from orin_rerank.quantization.calibration_set import CalibrationRequest
-    from orin_rerank.quantization.coverage import Coverage
 
 __all__ = ["MadePlan", "Observations", "PlanOptions", "make_plan", "observe"]
 
@@ -61,13 +60,11 @@ class Observations:
 
     Attributes:
         ranges: Of the activations as they are.
-        coverage: The set's card; None where the ranges were read from a file.
-        dataset: SHA-256 of the set.
+        coverage: Counts what the set covers; None where the ranges were read from a file.
     """
 
     ranges: Ranges
-    coverage: Coverage | None
-    dataset: str
+    coverage: CoverageBuilder | None
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -76,7 +73,7 @@ class MadePlan:
 
     Attributes:
         plan: The plan.
-        scales: The smoothing float32 `[channels]` of the places that have one.
+        scales: The smoothing float32 `[channels]` of the places whose weights are INT8, where they can have one.
         weight_steps: For each weight of the places that may be INT8 float32 `[out]`: the steps of its smoothed rows.
     """
 
@@ -96,17 +93,15 @@ def observe(
     data: Path,
     ledger: Ledger,
     options: PlanOptions,
-    scale: float | None,
     recorded: Path | None = None,
 ) -> Observations:
     """Runs a calibration set through the full-precision model, or reads what an earlier run of it recorded.
 
     Args:
         bench: The model.
-        data: Folder of the set.
+        data: Folder of the set, whose pictures have been checked.
         ledger: Keeps account.
         options: Which places matter.
-        scale: Of the model's margins on a judged set, for the card.
         recorded: A file that `Ranges.save` wrote; read if it exists.
 
     Raises:
@@ -119,7 +114,7 @@ def observe(
     waiting: dict[int, tuple[CalibrationRequest, EncodedRequest]] = {}
 
     def requests() -> Iterator[EncodedRequest]:
-        for number, request in enumerate(read_calibration_set(data)):
+        for number, request in enumerate(read_calibration_set(data, decode=False)):
             encoded = encode(bench, request)
             waiting[number] = request, encoded
             yield encoded
@@ -136,12 +131,12 @@ def observe(
         provenance = Provenance(bench.bundle.digest, dataset, graph)
         try:
             if recorded is not None and recorded.exists():
-                return Observations(Ranges.load(recorded, provenance), None, dataset)
+                return Observations(Ranges.load(recorded, provenance), None)
             scores = score_requests(runner, requests(), bench.budget, count)
         finally:
             runner.close()
         stage.tokens, stage.images = scores.tokens, scores.images
-    return Observations(collector.ranges(provenance), builder.coverage(bench.bundle.manifest.prompt, scale), dataset)
+    return Observations(collector.ranges(provenance), builder)
 
 
 def make_plan(bench: Workbench, data: Path, seen: Observations, ledger: Ledger, options: PlanOptions) -> MadePlan:
@@ -159,13 +154,17 @@ def make_plan(bench: Workbench, data: Path, seen: Observations, ledger: Ledger, 
         CalibrationError: As `observe`.
     """
     places = calibrated_places(bench, options)
-    smoothings = _smooth(bench, places, seen.ranges, ledger)
+    smoothings, even = _smooth(bench, places, seen.ranges, options, ledger)
     scales = {p.name: smoothings[p.name].scales for p in places if p.producers}
     smoothed = _observe_smoothed(bench, data, places, scales, ledger)
-    steps = {p.name: activation_step(smoothed[p.name], p.name) for p in places}
+    steps = {
+        p.name: ROW_SCALE if smoothings[p.name].by_row else activation_step(smoothed[p.name], p.name) for p in places
+    }
     scheme = Scheme(
         {
-            p.name: PlaceScheme(Mode.INT8, steps[p.name]) if p.name in steps else PlaceScheme(Mode.WIDE)
+            p.name: PlaceScheme(Mode.INT8, steps[p.name], smoothings[p.name].by_row)
+            if p.name in steps
+            else PlaceScheme(Mode.WIDE)
             for p in bench.places
         },
         smoothing=scales,
@@ -184,7 +183,7 @@ def make_plan(bench: Workbench, data: Path, seen: Observations, ledger: Ledger, 
         for place, plan in zip(bench.places, planned, strict=True)
     ]
     plan = QuantizationPlan(bench.bundle.digest, "", options.embedding, tuple(planned))
-    return MadePlan(plan, scales, weights)
+    return MadePlan(plan, scales | even, weights)
 
 
 def encode(bench: Workbench, request: CalibrationRequest) -> EncodedRequest:
@@ -206,6 +205,7 @@ def _int8_plan(place: Place, step: float, smoothing: PlaceSmoothing, sensitivity
         Mode.INT8,
         f"moves the margins by {shift:.3f}, of a spread of {sensitivity.spread:.2f}",
         step=step,
+        by_row=smoothing.by_row,
         strength=smoothing.strength if place.producers else None,
         error=smoothing.error,
         plain_error=smoothing.plain_error,
@@ -214,9 +214,13 @@ def _int8_plan(place: Place, step: float, smoothing: PlaceSmoothing, sensitivity
 
 
 def _float_plan(place: Place, options: PlanOptions) -> PlacePlan:
-    if place.final:
-        return PlacePlan(place.name, Mode.WEIGHTS, _FINAL_WHY)
-    return PlacePlan(place.name, options.vision, _WEIGHTS_WHY if options.vision is Mode.WEIGHTS else _WIDE_WHY)
+    why = _FINAL_WHY if place.final else _WEIGHTS_WHY if options.vision is Mode.WEIGHTS else _WIDE_WHY
+    return PlacePlan(place.name, _float_mode(place, options), why)
+
+
+def _float_mode(place: Place, options: PlanOptions) -> Mode:
+    """What a place is that is not calibrated."""
+    return Mode.WEIGHTS if place.final else options.vision
 
 
 def _work(place: Place) -> int:
@@ -224,14 +228,27 @@ def _work(place: Place) -> int:
     return 0 if place.final else place.multiplications
 
 
-def _smooth(bench: Workbench, places: list[Place], ranges: Ranges, ledger: Ledger) -> dict[str, PlaceSmoothing]:
-    found = {}
+def _smooth(
+    bench: Workbench, places: list[Place], ranges: Ranges, options: PlanOptions, ledger: Ledger
+) -> tuple[dict[str, PlaceSmoothing], dict[str, Float32Array]]:
+    """Searches the smoothing of places that become INT8, and evens out the columns of those that are stored so."""
+    calibrated = {place.name for place in places}
+    stored = [
+        place
+        for place in bench.places
+        if place.name not in calibrated and place.producers and _float_mode(place, options) is Mode.WEIGHTS
+    ]
+    searched: dict[str, PlaceSmoothing] = {}
+    even: dict[str, Float32Array] = {}
     with ledger.stage("searching smoothing") as stage:
-        for number, place in enumerate(places, start=1):
+        for number, place in enumerate((*places, *stored), start=1):
             weights = read_place_weights(bench.checkpoint, place)
-            found[place.name] = search_smoothing(place, ranges[place.name], weights)
-            ledger.tell(stage, number, len(places))
-    return found
+            if place.name in calibrated:
+                searched[place.name] = search_smoothing(place, ranges[place.name], weights)
+            else:
+                even[place.name] = even_columns(place, weights)
+            ledger.tell(stage, number, len(places) + len(stored))
+    return searched, even
 
 
 def _observe_smoothed(

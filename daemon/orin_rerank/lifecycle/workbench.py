@@ -11,14 +11,18 @@ import hashlib
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
+import numpy as np
+
 from orin_rerank.engines.bundle import TOKENIZER_FILE, Bundle
 from orin_rerank.engines.graph_files import model_weights, write_graph_pair
+from orin_rerank.errors import CheckpointError
 from orin_rerank.graph.builder import Dialect, Precision
 from orin_rerank.graph.checkpoint import Checkpoint
 from orin_rerank.graph.places import Place, model_places
 from orin_rerank.graph.probes import ObservedForm, SwitchedForm
 from orin_rerank.graph.scheme import Mode
 from orin_rerank.graph.text import embedding_name
+from orin_rerank.graph.weights import checkpoint_pieces
 from orin_rerank.lifecycle.startup import GraphFiles, build_runner, capacity_of
 from orin_rerank.packing.budget import TokenBudget
 from orin_rerank.prompt.encoder import PromptEncoder
@@ -31,7 +35,6 @@ if TYPE_CHECKING:
     from pathlib import Path
     from typing import TypeAlias
 
-    import numpy as np
     import numpy.typing as npt
 
     from orin_rerank.engines.port import Engine
@@ -86,6 +89,17 @@ class Workbench:
     def vision_places(self) -> list[Place]:
         """The vision encoder's places."""
         return [place for place in self.places if place.vision]
+
+    def check_weights(self) -> None:
+        """Reads every weight once.
+
+        Raises:
+            CheckpointError: If one is NaN or infinite; the item names its tensor.
+        """
+        for name, entry in self.checkpoint.entries.items():
+            for piece in checkpoint_pieces(self.checkpoint, name, entry.shape):
+                if not np.isfinite(piece).all():
+                    raise CheckpointError("holds values that are NaN or infinite", item=name)
 
     def full(self) -> Runner:
         """An engine over the bundle's own graphs."""

@@ -46,6 +46,7 @@ class PlacePlan:
         margin_shift: Root mean square by which margins move when this place alone is INT8; None if not measured.
         share: Its share of the multiply-adds that a token costs in its graph.
         vision: Whether it is of the vision encoder.
+        by_row: Whether rows are divided by their largest magnitudes first, and the step is of the quotients.
     """
 
     place: str
@@ -58,6 +59,7 @@ class PlacePlan:
     margin_shift: float | None = None
     share: float = 0.0
     vision: bool = False
+    by_row: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,10 +96,10 @@ class QuantizationPlan:
     def widened(self, names: Collection[str], why: str) -> QuantizationPlan:
         """The plan with some places computed wide.
 
-        It is activations that INT8 ruins; weights with a step for each row hardly lose, and stay stored as INT8.
+        It is activations that INT8 ruins; smoothed weights with a step for each row hardly lose, and stay INT8.
         """
         places = tuple(
-            dataclasses.replace(p, mode=Mode.WEIGHTS, step=None, why=why) if p.place in names else p
+            dataclasses.replace(p, mode=Mode.WEIGHTS, step=None, by_row=False, why=why) if p.place in names else p
             for p in self.places
         )
         return dataclasses.replace(self, places=places)
@@ -106,13 +108,13 @@ class QuantizationPlan:
         """What graphs and weights are written by.
 
         Args:
-            scales: float32 `[channels]` of places; used for those that are INT8.
+            scales: float32 `[channels]` of places; used for those whose weights are INT8.
         """
-        places = {p.place: PlaceScheme(p.mode, p.step) for p in self.places}
+        places = {p.place: PlaceScheme(p.mode, p.step, p.by_row) for p in self.places}
         return Scheme(
             places,
             self.embedding,
-            {p.place: scales[p.place] for p in self.places if p.mode is Mode.INT8 and p.place in scales},
+            {p.place: scales[p.place] for p in self.places if p.mode is not Mode.WIDE and p.place in scales},
         )
 
     def to_json(self) -> str:
