@@ -30,8 +30,12 @@ if TYPE_CHECKING:
 
 __all__ = ["KEPT_ROWS", "PlaceRanges", "Provenance", "RangeCollector", "Ranges"]
 
-KEPT_ROWS: Final = 128
-"""Sampled rows that a place keeps. The 8B's places have some 890,000 channels together: 460 MB."""
+KEPT_ROWS: Final = 512
+"""Sampled rows that a place keeps, where all places together stay within `_KEPT_BYTES`. On the mini, the search of
+smoothing leaves a fifth less error in the margins than on 128 rows."""
+
+_KEPT_BYTES: Final = 512 << 20
+"""The 8B's places have some 890,000 channels together: 150 rows of each."""
 
 _FORMAT: Final = "1"
 _PARTS: Final = ("maxima", "rows", "tail", "tail_floor", "samples")
@@ -181,11 +185,14 @@ class RangeCollector:
 
     Args:
         places: The places to collect ranges of.
-        kept_rows: How many sampled rows each keeps.
+        kept_rows: How many sampled rows each keeps; None for `KEPT_ROWS`, or fewer of a large model.
     """
 
-    def __init__(self, places: Sequence[Place], *, kept_rows: int = KEPT_ROWS) -> None:
+    def __init__(self, places: Sequence[Place], *, kept_rows: int | None = None) -> None:
         self.places = tuple(places)
+        if kept_rows is None:
+            row_bytes = 4 * sum(place.channels for place in places)
+            kept_rows = min(KEPT_ROWS, max(1, _KEPT_BYTES // row_bytes))
         self._states = {place.name: _State.empty(place.channels, kept_rows) for place in places}
         self._lock = threading.Lock()
 

@@ -40,7 +40,7 @@ STRENGTHS: Final = tuple(round(0.1 * i, 1) for i in range(1, 11))
 _SEARCH_VALUES: Final = 2 << 20
 _FOLDS: Final = 2
 
-_ROW_GAIN: Final = 3.0
+_ROW_GAIN: Final = 2.0
 """How much smaller steps for each row must make the error to be worth a pass over the activation. Behind norms they
 gain next to nothing; in front of the mini's down projections they make it 5 to 8 times smaller."""
 
