@@ -27,7 +27,8 @@ Every error that a person can meet is an `OrinRerankError`. It carries
     │   └── RefusedPrecisionError      INT8 that did not pass its gate, or cannot show that it did
     ├── CheckpointError                a checkpoint cannot become a graph; names the key
     ├── StoreError                     the engines that this machine has made cannot be read or written
-    │   └── StoreBusyError             another process is making one for the same bundle
+    │   ├── StoreBusyError             another process is making one for the same bundle
+    │   └── PlanError                  a compiled engine is damaged or is not for this machine: it must be built again
     ├── EngineError                    an engine failed or gave a score that cannot be trusted
     │   └── NonFiniteScoreError, PoolExhaustedError, SelfTestError
     └── InternalError                  a bug of ours
@@ -59,6 +60,7 @@ __all__ = [
     "NonFiniteScoreError",
     "OrinRerankError",
     "OverloadedError",
+    "PlanError",
     "PoolExhaustedError",
     "RefusedPrecisionError",
     "SelfTestError",
@@ -280,6 +282,12 @@ class StoreBusyError(StoreError):
 
     kind = ErrorKind.OVERLOADED
     code = "store_busy"
+
+
+class PlanError(StoreError):
+    """A compiled engine is damaged, incomplete or not for this machine; building it again helps."""
+
+    code = "plan"
 
 
 class EngineError(OrinRerankError):

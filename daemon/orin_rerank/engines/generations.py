@@ -76,7 +76,7 @@ class Generations:
         """
         folder = self.place / f"{_STAGING}{name}"
         with contextlib.ExitStack() as held:
-            with _writing(self.place):
+            with self.writing():
                 self.place.mkdir(parents=True, exist_ok=True)
                 held.enter_context(_lock(self.place / ".lock"))
                 for stale in self.place.glob(f"{_STAGING}*"):  # nobody else's: the lock is ours
@@ -110,7 +110,7 @@ class Generations:
             StoreError: If the place cannot be written to.
         """
         self.check_staged(staged)
-        with _writing(self.place):
+        with self.writing():
             numbers = [int(match[1]) for match in map(_GENERATION.fullmatch, self._names()) if match]
             installed = self.place / f"{1 + max(numbers, default=0)}-{digest[:12]}"
             sync_tree(staged)
@@ -122,6 +122,27 @@ class Generations:
             replace_link(self.place / _CURRENT, installed.name)
             self._clear()
         return installed
+
+    def remove(self) -> None:
+        """Removes everything here.
+
+        Raises:
+            StoreBusyError: If another process is writing here.
+            StoreError: If the place cannot be written to.
+        """
+        with self.writing(), _lock(self.place / ".lock"):
+            for link in (_CURRENT, _PREVIOUS):  # first, so that no reader is sent to what is half gone
+                (self.place / link).unlink(missing_ok=True)
+            shutil.rmtree(self.place)
+
+    @contextlib.contextmanager
+    def writing(self) -> Iterator[None]:
+        """Turns what the operating system says against a write into a `StoreError`."""
+        try:
+            yield
+        except OSError as error:
+            item = str(error.filename or self.place)
+            raise StoreError(f"cannot be written: {error.strerror}", item=item) from error
 
     def _clear(self) -> None:
         """Removes folders that are neither in service nor were before."""
@@ -142,14 +163,6 @@ def _target(link: Path) -> Path | None:
         return None
     except OSError as error:
         raise StoreError(f"cannot be read: {error.strerror}", item=str(link)) from error
-
-
-@contextlib.contextmanager
-def _writing(place: Path) -> Iterator[None]:
-    try:
-        yield
-    except OSError as error:
-        raise StoreError(f"cannot be written: {error.strerror}", item=str(error.filename or place)) from error
 
 
 @contextlib.contextmanager
