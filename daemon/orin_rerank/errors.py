@@ -30,7 +30,9 @@ Every error that a person can meet is an `OrinRerankError`. It carries
     │   ├── StoreBusyError             another process is making one for the same bundle
     │   └── PlanError                  a compiled engine is damaged or is not for this machine: it must be built again
     ├── EngineError                    an engine failed or gave a score that cannot be trusted
-    │   └── NonFiniteScoreError, PoolExhaustedError, SelfTestError
+    │   ├── NonFiniteScoreError, PoolExhaustedError, SelfTestError, TensorRtMissingError
+    │   └── BuildError                 a graph was not compiled to a plan
+    │       └── GraphRefusedError, BuildOutOfMemoryError, BuildTimeoutError, BuildCancelledError
     └── InternalError                  a bug of ours
 """
 
@@ -40,6 +42,10 @@ import enum
 from typing import ClassVar
 
 __all__ = [
+    "BuildCancelledError",
+    "BuildError",
+    "BuildOutOfMemoryError",
+    "BuildTimeoutError",
     "BundleError",
     "CalibrationError",
     "CheckpointError",
@@ -49,6 +55,7 @@ __all__ = [
     "EmptyQueryError",
     "EngineError",
     "ErrorKind",
+    "GraphRefusedError",
     "ImageAspectRatioError",
     "ImageDecodeError",
     "ImageError",
@@ -67,6 +74,7 @@ __all__ = [
     "SettingsError",
     "StoreBusyError",
     "StoreError",
+    "TensorRtMissingError",
     "TextError",
     "TooLongError",
     "TooManyDocumentsError",
@@ -314,6 +322,47 @@ class SelfTestError(EngineError):
     """A loaded model does not reproduce its golden pairs."""
 
     code = "self_test"
+
+
+class TensorRtMissingError(EngineError):
+    """The TensorRT bindings are not installed, or cannot be imported."""
+
+    kind = ErrorKind.UNAVAILABLE
+    code = "tensorrt_missing"
+
+
+class BuildError(EngineError):
+    """A graph was not compiled to a plan; the item names it."""
+
+    code = "build"
+
+
+class GraphRefusedError(BuildError):
+    """The compiler does not take a graph; the item names graph and node."""
+
+    kind = ErrorKind.DATA
+    code = "graph_refused"
+
+
+class BuildOutOfMemoryError(BuildError):
+    """Memory ran out while a graph was compiled."""
+
+    kind = ErrorKind.OVERLOADED
+    code = "build_out_of_memory"
+
+
+class BuildTimeoutError(BuildError):
+    """Compiling took too long, or did not move any more."""
+
+    kind = ErrorKind.DEADLINE
+    code = "build_timeout"
+
+
+class BuildCancelledError(BuildError):
+    """Compiling was cancelled."""
+
+    kind = ErrorKind.UNAVAILABLE
+    code = "build_cancelled"
 
 
 class InternalError(OrinRerankError):

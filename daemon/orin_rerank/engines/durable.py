@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from pathlib import Path
 
-__all__ = ["replace_file", "replace_link", "sync_folder", "sync_tree"]
+__all__ = ["part_of", "replace_file", "replace_link", "sync_folder", "sync_tree"]
 
 
 def sync_folder(folder: Path) -> None:
@@ -31,9 +31,14 @@ def sync_tree(folder: Path) -> None:
     sync_folder(folder)
 
 
-def replace_file(path: Path, contents: bytes) -> None:
+def part_of(path: Path) -> Path:
+    """Where `replace_file` writes before the file appears; whoever kills a writer removes it."""
+    return path.with_name(f".{path.name}.part")
+
+
+def replace_file(path: Path, contents: bytes | memoryview) -> None:
     """Writes a file, or replaces it, at once: a reader finds the old contents or the new ones."""
-    part = path.with_name(f".{path.name}.part")
+    part = part_of(path)
     with part.open("wb") as file:
         file.write(contents)
         file.flush()

@@ -1,0 +1,168 @@
+"""Compiles graphs in processes of their own, and makes an error with a name of whatever becomes of these."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import sys
+import time
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from orin_rerank.engines.durable import part_of
+from orin_rerank.engines.tensorrt.job import BuildDone, BuilderSaid, BuildFailed, Failure
+from orin_rerank.engines.tensorrt.process import BuildProcess
+from orin_rerank.errors import (
+    BuildCancelledError,
+    BuildError,
+    BuildOutOfMemoryError,
+    BuildTimeoutError,
+    EngineError,
+    GraphRefusedError,
+    TensorRtMissingError,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from orin_rerank.engines.tensorrt.job import BuildJob, Watch
+
+__all__ = ["BuildLimits", "BuildReport", "PlanBuilder"]
+
+CHILD: Final = (sys.executable, "-m", "orin_rerank.engines.tensorrt.child")
+
+_POLL_S: Final = 0.1
+_ADVICE: Final = (
+    "stop other programs that use memory, add swap, or compile for shorter packs; a restart frees what the GPU's"
+    " allocator keeps back"
+)
+_ERRORS: Final[dict[str, type[EngineError]]] = {
+    Failure.REFUSED: GraphRefusedError,
+    Failure.CANCELLED: BuildCancelledError,
+    Failure.MISSING: TensorRtMissingError,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class BuildLimits:
+    """How long to wait, and how small a workspace to try.
+
+    Attributes:
+        total_s: For one attempt.
+        silence_s: Without any event: a board that is out of memory may hang rather than fail.
+        grace_s: From asking a process to stop until it is killed.
+        least_workspace_bytes: No attempt is made with less.
+    """
+
+    total_s: float = 6 * 3600.0
+    silence_s: float = 1800.0
+    grace_s: float = 3.0
+    least_workspace_bytes: int = 64 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class BuildReport:
+    """A plan that was compiled.
+
+    Attributes:
+        done: What the process said at its end.
+        attempts: How many there were.
+        workspace_bytes: That of the attempt that succeeded.
+    """
+
+    done: BuildDone
+    attempts: int
+    workspace_bytes: int
+
+
+class PlanBuilder:
+    """Compiles graphs.
+
+    Args:
+        limits: See there.
+        command: What to run as the process that compiles.
+    """
+
+    def __init__(self, limits: BuildLimits | None = None, command: Sequence[str] = CHILD) -> None:
+        self._limits = limits or BuildLimits()
+        self._command = tuple(command)
+
+    def build(
+        self,
+        job: BuildJob,
+        watch: Watch = lambda _event: None,
+        is_cancelled: Callable[[], bool] = lambda: False,
+    ) -> BuildReport:
+        """Compiles a graph; where memory was short, again with half the workspace.
+
+        Args:
+            job: What to compile.
+            watch: Told of phases, steps and warnings, in this thread; a new attempt begins with its first phase.
+            is_cancelled: Whether to stop; asked several times a second.
+
+        Raises:
+            GraphRefusedError: If the compiler does not take the graph; the item names graph and node.
+            BuildOutOfMemoryError: If memory is short with the smallest workspace too.
+            BuildTimeoutError: If it takes too long or falls silent.
+            BuildCancelledError: If `is_cancelled` said so.
+            TensorRtMissingError: If there is no compiler.
+            BuildError: If the compiler fails otherwise.
+        """
+        attempts = 1
+        while True:
+            done = self._attempt(job, watch, is_cancelled)
+            if not isinstance(done, BuildOutOfMemoryError):
+                return BuildReport(done, attempts, job.workspace_bytes)
+            half = job.workspace_bytes // 2
+            if half < self._limits.least_workspace_bytes:
+                tried = f"in {attempts} attempts, the last with a workspace of {job.workspace_bytes >> 20} MiB"
+                raise BuildOutOfMemoryError(f"{done.message} ({tried}); {_ADVICE}", item=done.item)
+            watch(BuilderSaid("WARNING", f"{done}; trying again with a workspace of {half >> 20} MiB"))
+            job = dataclasses.replace(job, workspace_bytes=half)
+            attempts += 1
+
+    def _attempt(
+        self, job: BuildJob, watch: Watch, is_cancelled: Callable[[], bool]
+    ) -> BuildDone | BuildOutOfMemoryError:
+        """One attempt; that memory ran out is returned, for it may be worth another."""
+        try:
+            with contextlib.closing(BuildProcess(self._command, job, self._limits.grace_s)) as child:
+                outcome = self._follow(child, watch, is_cancelled)
+        except BuildOutOfMemoryError as error:
+            return error
+        finally:
+            part_of(job.plan).unlink(missing_ok=True)
+        if isinstance(outcome, BuildDone):
+            return outcome
+        if outcome.why == Failure.MEMORY:
+            return BuildOutOfMemoryError(outcome.message, item=outcome.item)
+        raise _ERRORS.get(outcome.why, BuildError)(outcome.message, item=outcome.item)
+
+    def _follow(self, child: BuildProcess, watch: Watch, is_cancelled: Callable[[], bool]) -> BuildDone | BuildFailed:
+        """Passes events on until there is an outcome."""
+        graph = child.job.graph.name
+        begin = heard = time.monotonic()
+        while True:
+            if is_cancelled():
+                child.stop()
+                raise BuildCancelledError("the build was cancelled", item=graph)
+            event = child.next_event(_POLL_S)
+            now = time.monotonic()
+            if isinstance(event, BuildFailed) and event.why == Failure.OTHER:
+                return child.reconsidered(event)
+            if isinstance(event, (BuildDone, BuildFailed)):
+                return event
+            if event is not None:
+                heard = now
+                watch(event)
+            elif child.has_ended:
+                raise child.death()
+            for limit, since, what in (
+                (self._limits.total_s, begin, "has taken longer than"),
+                (self._limits.silence_s, heard, "has not moved for"),
+            ):
+                if now - since > limit:
+                    raise BuildTimeoutError(
+                        f"the build {what} {limit:g} s and was stopped; if the board is short of memory, {_ADVICE}",
+                        item=graph,
+                    )

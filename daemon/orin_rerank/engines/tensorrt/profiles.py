@@ -1,0 +1,193 @@
+"""Optimisation profiles: for which sizes of its dynamic dimensions a graph is compiled.
+
+TensorRT chooses kernels and reserves memory per profile, so a model gets a short ladder of them, and a pack runs in the
+lowest rung that holds it.
+
+Memory is reserved for the largest product that a profile allows, dimension by dimension. The vision encoder's attention
+is `[images, heads, patches, patches]` with images = all patches / patches of each, so a profile that takes images from
+tiny to large would reserve room for as many large ones as there could be tiny ones: for 16 to 7,200 patches the mini's
+encoder asks for 7.5 GB, where a picture of 7,200 patches needs 74 MB. Each rung therefore begins where the one below
+ends, which costs 8 % over that exact need (measured by `tests/engines/tensorrt/measure_profiles.py`).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+from orin_rerank.errors import InternalError
+from orin_rerank.prompt.resize import MAX_ASPECT_RATIO
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+    from orin_rerank.engines.pool import PackCapacity
+    from orin_rerank.prompt.profile import ImageProfile
+
+__all__ = [
+    "Extent",
+    "ShapeProfile",
+    "largest_grid",
+    "profiles_digest",
+    "text_profiles",
+    "token_ladder",
+    "vision_profiles",
+]
+
+_FIRST_RUNG: Final = 64
+_SIDES: Final = (224, 448, 896)
+"""Sides in pixels of the square pictures that end a rung of the vision ladder; the last rung ends at the cap."""
+_PREFIX_ROWS: Final = 128
+"""A usual number of prefix rows, known or to keep."""
+_DOCUMENT_TOKENS: Final = 64
+
+
+@dataclass(frozen=True, slots=True)
+class Extent:
+    """How long a dynamic dimension may be, and at which length it shall be fastest."""
+
+    least: int
+    usual: int
+    most: int
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.least <= self.usual <= self.most:
+            raise InternalError(f"{self.least}, {self.usual}, {self.most} do not ascend from 1")
+
+    @classmethod
+    def up_to(cls, most: int, usual: int | None = None) -> Extent:
+        """From 1 to `most`, fastest at `usual` or, where that is None or more than `most`, at `most`."""
+        return cls(1, most if usual is None else max(1, min(usual, most)), most)
+
+
+@dataclass(frozen=True, slots=True)
+class ShapeProfile:
+    """One optimisation profile.
+
+    Attributes:
+        name: For people and logs, such as `256 tokens`.
+        extents: By the name that the graph gives the dimension, such as `tokens`.
+    """
+
+    name: str
+    extents: Mapping[str, Extent]
+
+    def holds(self, sizes: Mapping[str, int]) -> bool:
+        """Whether every dimension, given by name, is within its extent; one without an extent is not held."""
+        return all(
+            name in self.extents and self.extents[name].least <= size <= self.extents[name].most
+            for name, size in sizes.items()
+        )
+
+    def shapes(self, declared: Sequence[int | str]) -> tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]]:
+        """The least, usual and largest shape of an input.
+
+        Args:
+            declared: Its dimensions: a length, or the name of a dynamic one.
+
+        Raises:
+            InternalError: If the profile says nothing of a dimension.
+        """
+        missing = [d for d in declared if isinstance(d, str) and d not in self.extents]
+        if missing:
+            raise InternalError(f"profile {self.name!r} says nothing of this dimension", item=str(missing[0]))
+        extents = [Extent(d, d, d) if isinstance(d, int) else self.extents[d] for d in declared]
+        return (
+            tuple(extent.least for extent in extents),
+            tuple(extent.usual for extent in extents),
+            tuple(extent.most for extent in extents),
+        )
+
+    def with_extents(self, extents: Mapping[str, Extent]) -> ShapeProfile:
+        """The same with further dimensions, such as `samples` of an observed graph."""
+        return dataclasses.replace(self, extents={**self.extents, **extents})
+
+    def to_value(self) -> dict[str, Any]:
+        """As JSON has it."""
+        extents = {name: [e.least, e.usual, e.most] for name, e in sorted(self.extents.items())}
+        return {"name": self.name, "extents": extents}
+
+    @classmethod
+    def from_value(cls, value: Mapping[str, Any]) -> ShapeProfile:
+        """From what `to_value` gave."""
+        return cls(value["name"], {name: Extent(*extent) for name, extent in value["extents"].items()})
+
+
+def profiles_digest(profiles: Iterable[ShapeProfile]) -> str:
+    """SHA-256 of profiles in their order, in hexadecimal: plans of other profiles are other plans."""
+    text = json.dumps([profile.to_value() for profile in profiles], sort_keys=True, separators=(",", ":"))
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def token_ladder(budget: int, longest: int) -> tuple[int, ...]:
+    """Lengths of packs that get a profile: 64, 128, 256 and so on to the budget, and the longest pack of all.
+
+    Args:
+        budget: Tokens of a pack as a rule.
+        longest: Tokens of a pack at most; only a very long document makes one longer than the budget.
+    """
+    budget = min(budget, longest)
+    rungs = [_FIRST_RUNG << i for i in range(budget.bit_length()) if _FIRST_RUNG << i < budget]
+    return tuple(sorted({*rungs, budget, longest}))
+
+
+def text_profiles(capacity: PackCapacity, budget: int) -> tuple[ShapeProfile, ...]:
+    """Profiles of the decoder, ascending.
+
+    A pack has no more documents, rows to keep or image tokens than it has tokens, so these end with the rung; rows of
+    known prefixes come on top of a pack, and any pack may have as many as the buffers hold.
+
+    Args:
+        capacity: Of a buffer: no pack is larger.
+        budget: Tokens of a pack as a rule.
+    """
+    profiles = []
+    for rung in token_ladder(budget, capacity.tokens):
+        extents = {
+            "tokens": Extent.up_to(rung),
+            "documents": Extent.up_to(min(rung, capacity.documents), rung // _DOCUMENT_TOKENS),
+            "known": Extent.up_to(max(1, capacity.known_rows), _PREFIX_ROWS),
+            "keep": Extent.up_to(max(1, min(rung, capacity.keep_rows)), _PREFIX_ROWS),
+        }
+        if capacity.visual_rows:
+            extents["visual"] = Extent.up_to(min(rung + 1, capacity.visual_rows))
+        profiles.append(ShapeProfile(f"{rung} tokens", extents))
+    return tuple(profiles)
+
+
+def vision_profiles(image: ImageProfile, batch_patches: int) -> tuple[ShapeProfile, ...]:
+    """Profiles of the vision encoder, ascending; every grid is in exactly one of them.
+
+    Args:
+        image: How the model takes images.
+        batch_patches: Most patches of one run, unless a single image has more.
+    """
+    cap, least = largest_grid(image), image.merge_size**2
+    rungs = {min((side // image.patch_size) ** 2, cap) for side in _SIDES} | {cap}
+    profiles = []
+    for rung in sorted(rung for rung in rungs if rung >= least):
+        extents = {
+            "grid": Extent(least, rung, rung),
+            "patches": Extent(least, rung, max(rung, batch_patches)),
+        }
+        profiles.append(ShapeProfile(f"{least} to {rung} patches", extents))
+        least = rung + 1
+    return tuple(profiles)
+
+
+def largest_grid(image: ImageProfile) -> int:
+    """Most patches that an image can have.
+
+    Usually `max_pixels` says so. Where that is small, very thin pictures exceed it, since a side keeps at least one
+    token, and so may small ones that are enlarged, since both sides are rounded up (`prompt.resize`).
+    """
+    factor = image.patch_size * image.merge_size
+    thin = factor * math.sqrt(MAX_ASPECT_RATIO * image.max_pixels)
+    longer, shorter = math.sqrt(MAX_ASPECT_RATIO * image.min_pixels), math.sqrt(image.min_pixels / MAX_ASPECT_RATIO)
+    enlarged = image.min_pixels + factor * (longer + shorter) + factor**2
+    pixels = max(image.max_pixels, enlarged, thin if image.max_pixels < MAX_ASPECT_RATIO * factor**2 else 0.0)
+    return max(1, math.floor(pixels) // factor**2) * image.merge_size**2
