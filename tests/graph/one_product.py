@@ -42,10 +42,15 @@ def write_weights(folder: Path, tensors: Mapping[str, np.ndarray]) -> WeightFile
 
 
 def product_graph(
-    weights: WeightFile, names: tuple[str, ...], channels: int, precision: Precision, form: ProductForm
+    weights: WeightFile,
+    names: tuple[str, ...],
+    channels: int,
+    precision: Precision,
+    form: ProductForm,
+    dialect: Dialect = Dialect.PRIMITIVE,
 ) -> onnx.ModelProto:
     """`y = x @ weights.T`."""
-    builder = GraphBuilder("product", weights, Dialect.PRIMITIVE, precision, form)
+    builder = GraphBuilder("product", weights, dialect, precision, form)
     value = builder.input("x", TensorProto.FLOAT, ["rows", channels])
     product = builder.linear(value, *names, place=PLACE)
     builder.output(product, "y", TensorProto.FLOAT, ["rows", weights.slice(*names).shape[0]])

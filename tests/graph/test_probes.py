@@ -12,7 +12,7 @@ from orin_rerank.graph.builder import Precision
 from orin_rerank.graph.places import Place
 from orin_rerank.graph.probes import SwitchedForm
 from orin_rerank.graph.product import FloatForm
-from orin_rerank.graph.scheme import Mode, PlaceScheme, Scheme
+from orin_rerank.graph.scheme import ROW_SCALE, Mode, PlaceScheme, Scheme
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -33,18 +33,22 @@ def smoothing(request: pytest.FixtureRequest) -> np.ndarray | None:
     return np.geomspace(0.1, 8, CHANNELS, dtype=np.float32) if request.param else None
 
 
+@pytest.mark.parametrize("by_row", [False, True])
 @pytest.mark.parametrize("precision", [Precision.FP32, Precision.FP16])
 def test_on_is_int8_and_off_is_full_precision(
-    tmp_path: Path, precision: Precision, smoothing: np.ndarray | None
+    tmp_path: Path, precision: Precision, smoothing: np.ndarray | None, by_row: bool
 ) -> None:
     tensors = {name: random_weight(seed, 16 + seed, CHANNELS) for seed, name in enumerate(NAMES)}
     file = write_weights(tmp_path, tensors)
     weight = np.concatenate([tensors[name] for name in NAMES]).astype(np.float32)
     scales = np.ones(CHANNELS, np.float32) if smoothing is None else smoothing
     place = Place(PLACE, CHANNELS, len(weight), NAMES, (), (1, 1, CHANNELS))
-    scheme = Scheme({PLACE: PlaceScheme(Mode.INT8, STEP)}, smoothing={} if smoothing is None else {PLACE: smoothing})
+    int8 = PlaceScheme(Mode.INT8, ROW_SCALE, by_row=True) if by_row else PlaceScheme(Mode.INT8, STEP)
+    scheme = Scheme({PLACE: int8}, smoothing={} if smoothing is None else {PLACE: smoothing})
     steps = {name: np.abs(t.astype(np.float32) * scales).max(1) / 127 for name, t in tensors.items()}
     x = np.random.default_rng(5).normal(size=(9, CHANNELS)).astype(np.float32) * 2
+    if by_row:
+        x[np.arange(9), np.arange(9)] *= 20
 
     def compute(model: onnx.ModelProto, **inputs: np.ndarray) -> np.ndarray:
         return np.asarray(run(tmp_path, model, x=x, **inputs))
@@ -52,7 +56,8 @@ def test_on_is_int8_and_off_is_full_precision(
     switched = product_graph(file, NAMES, CHANNELS, precision, SwitchedForm([place], scheme, steps))
     plain = compute(product_graph(file, NAMES, CHANNELS, precision, FloatForm()))
     each = np.concatenate([steps[name] for name in NAMES])[:, None]
-    rounded = _codes(x / scales, STEP) @ _codes(weight * scales, each).T
+    step = np.abs(x / scales).max(1, keepdims=True) / 127 if by_row else STEP
+    rounded = _codes(x / scales, step) @ _codes(weight * scales, each).T
     tolerance = 2e-6 if precision is Precision.FP32 else 3e-3
     size = float(np.abs(plain).max())
     assert compute(switched, active=np.zeros(1, np.float32)) == pytest.approx(plain, abs=1e-6 * size)

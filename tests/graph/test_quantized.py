@@ -10,9 +10,10 @@ import pytest
 from onnx import TensorProto
 
 from graph.one_product import PLACE, product_graph, random_weight, run, write_weights
+from orin_rerank.errors import InternalError
 from orin_rerank.graph.builder import Dialect, GraphBuilder, Precision
 from orin_rerank.graph.quantized import QuantizedForm
-from orin_rerank.graph.scheme import Mode, PlaceScheme, Scheme, scale_name
+from orin_rerank.graph.scheme import ROW_SCALE, Mode, PlaceScheme, Scheme, scale_name
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -58,6 +59,35 @@ def test_products_are_of_the_rounded_numbers(
     half = mode is Mode.WEIGHTS and precision.half
     expected = taken @ weight.T
     assert result == pytest.approx(expected, rel=1e-3 if half else 1e-5, abs=3e-2 if half else 1e-4)
+
+
+@pytest.mark.parametrize("precision", [Precision.INT8, Precision.INT8_FP16])
+@pytest.mark.parametrize("dialect", Dialect)
+def test_rows_with_steps_of_their_own_do_not_mind_each_other(
+    tmp_path: Path, stored: tuple[WeightFile, np.ndarray], precision: Precision, dialect: Dialect
+) -> None:
+    file, weight = stored
+    x = np.random.default_rng(1).normal(size=(7, CHANNELS)).astype(np.float32)
+    x[0, 0], x[3] = 1e4, 0
+    form = QuantizedForm(Scheme({PLACE: PlaceScheme(Mode.INT8, ROW_SCALE, by_row=True)}))
+    model = product_graph(file, ("a",), CHANNELS, precision, form, dialect)
+    result = np.asarray(run(tmp_path, model, x=x))
+    steps = np.maximum(np.abs(x).max(1, keepdims=True), 1e-30) / 127
+    expected = (np.rint(x / steps) * steps) @ weight.T
+    np.testing.assert_allclose(result, expected, rtol=1e-4, atol=1e-4 * np.abs(expected).max(1, keepdims=True).max())
+    np.testing.assert_allclose(result[1:], expected[1:], rtol=1e-4, atol=2e-4)
+    assert not result[3].any()
+    # One quantisation, and the pattern around the product, as without.
+    kinds = [node.op_type for node in model.graph.node]
+    assert kinds.count("QuantizeLinear") == 1
+    assert kinds.count("DequantizeLinear") == 2
+
+
+def test_a_step_by_row_is_that_of_rows_that_reach_1() -> None:
+    with pytest.raises(InternalError):
+        PlaceScheme(Mode.INT8, 0.05, by_row=True)
+    with pytest.raises(InternalError):
+        PlaceScheme(Mode.WEIGHTS, by_row=True)
 
 
 @pytest.mark.parametrize("precision", [Precision.INT8, Precision.INT8_FP16])
