@@ -62,7 +62,7 @@ def test_on_is_int8_and_off_is_full_precision(
     size = float(np.abs(plain).max())
     assert compute(switched, active=np.zeros(1, np.float32)) == pytest.approx(plain, abs=1e-6 * size)
     assert compute(switched, active=np.ones(1, np.float32)) == pytest.approx(rounded, abs=tolerance * size)
-    assert np.abs(rounded - plain).max() > 10 * tolerance * size
+    assert np.abs(rounded - plain).max() > (2 if by_row else 10) * tolerance * size
 
 
 def test_nothing_that_touches_weights_folds_in_half_precision(tmp_path: Path) -> None:
