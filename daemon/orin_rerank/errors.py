@@ -30,7 +30,7 @@ Every error that a person can meet is an `OrinRerankError`. It carries
     │   ├── StoreBusyError             another process is making one for the same bundle
     │   └── PlanError                  a compiled engine is damaged or is not for this machine: it must be built again
     ├── EngineError                    an engine failed or gave a score that cannot be trusted
-    │   ├── NonFiniteScoreError, PoolExhaustedError, SelfTestError, TensorRtMissingError
+    │   ├── NonFiniteScoreError, PoolExhaustedError, SelfTestError, TensorRtMissingError, DeviceLostError
     │   └── BuildError                 a graph was not compiled to a plan
     │       └── GraphRefusedError, BuildOutOfMemoryError, BuildTimeoutError, BuildCancelledError
     └── InternalError                  a bug of ours
@@ -51,6 +51,7 @@ __all__ = [
     "CheckpointError",
     "DatasetError",
     "DeadlineError",
+    "DeviceLostError",
     "EmptyDocumentError",
     "EmptyQueryError",
     "EngineError",
@@ -316,6 +317,12 @@ class PoolExhaustedError(EngineError):
 
     kind = ErrorKind.OVERLOADED
     code = "pool_exhausted"
+
+
+class DeviceLostError(EngineError):
+    """The GPU made an error after which it computes nothing right in this process; only a new process can use it."""
+
+    code = "device_lost"
 
 
 class SelfTestError(EngineError):

@@ -9,8 +9,9 @@ import time
 import numpy as np
 import pytest
 
-from orin_rerank.engines.pool import ALIGNMENT, BufferPool, PackCapacity, aligned_memory
-from orin_rerank.errors import EngineError, PoolExhaustedError
+from orin_rerank.engines.memory import ALIGNMENT, PlainBlock
+from orin_rerank.engines.pool import BufferPool, ImageCapacity, PackCapacity
+from orin_rerank.errors import EngineError, InternalError, PoolExhaustedError
 from orin_rerank.packing.arrays import PackLayout
 from orin_rerank.packing.pack import Pack, PackGroup
 from packing.segments import image, segment, text_segment
@@ -27,6 +28,8 @@ CAPACITY = PackCapacity(
     kv_heads=1,
     taps=2,
 )
+
+IMAGES = ImageCapacity(patches=24, patch_width=12, half_head=2, merge=4, outputs=3, hidden=8)
 
 
 def layout(*documents: int, prefix: int = 5, known: bool = False) -> PackLayout:
@@ -64,17 +67,19 @@ def test_a_text_only_models_arrays_have_no_visual_rows() -> None:
 def test_the_same_memory_is_lent_again_and_again() -> None:
     allocated: list[int] = []
 
-    def allocate(nbytes: int) -> np.ndarray:
+    def allocate(nbytes: int) -> PlainBlock:
         allocated.append(nbytes)
-        return aligned_memory(nbytes)
+        return PlainBlock(nbytes)
 
-    pool = BufferPool(CAPACITY, 2, 1.0, allocate)
+    pool = BufferPool(CAPACITY, 2, 1.0, images=IMAGES, allocate=allocate)
     addresses = set()
     layouts = [layout(n, prefix=1 + n % 7, known=n % 3 == 0) for n in range(1, 20)]
     for cycle in range(10_000):
         with pool.lend(layouts[cycle % len(layouts)]) as arrays:
             addresses.add(arrays.ids.ctypes.data)
-    assert len(allocated) == 2
+        with pool.lend_for_images(1 + cycle % 3, 4) as images:
+            addresses.add(images.patches.ctypes.data)
+    assert len(allocated) == 1
     assert len(addresses) <= 2
     counters = pool.counters
     assert counters.total_bytes == sum(allocated)
@@ -88,7 +93,8 @@ def test_a_slot_comes_back_whatever_happens() -> None:
         with pool.lend(layout(3)):
             raise error
 
-    for error in (EngineError("failed"), KeyboardInterrupt(), MemoryError()):
+    for cycle in range(1000):
+        error = (EngineError("failed"), KeyboardInterrupt(), MemoryError())[cycle % 3]
         with pytest.raises(type(error)):
             fail(error)
         assert pool.counters.used == 0
@@ -169,8 +175,50 @@ def test_visual_rows_are_counted(tokens: int, fits: bool) -> None:
     assert CAPACITY.holds(PackLayout(Pack((group,), (0,), group.tokens), {})) == fits
 
 
-def test_memory_is_aligned() -> None:
-    for nbytes in (1, 63, 64, 1000):
-        memory = aligned_memory(nbytes)
-        assert memory.nbytes == nbytes
-        assert memory.ctypes.data % ALIGNMENT == 0
+def test_images_have_the_shapes_that_the_vision_encoder_takes_and_share_a_slot_with_packs() -> None:
+    pool = BufferPool(CAPACITY, 1, 0.05, images=IMAGES)
+    with pool.lend_for_images(3, 8) as arrays:
+        assert arrays.patches.shape == (24, 12)
+        assert arrays.position_index.shape == arrays.position_weight.shape == (8, 4)
+        assert arrays.cos.shape == arrays.sin.shape == (8, 2)
+        assert arrays.features.shape == (3, 6, 8)
+        values = [getattr(arrays, f.name) for f in dataclasses.fields(arrays)]
+        for number, array in enumerate(values):
+            array.reshape(-1)[:] = number
+            assert array.ctypes.data % ALIGNMENT == 0
+            assert array.flags.c_contiguous
+        assert all((array == number).all() for number, array in enumerate(values))
+        with pytest.raises(PoolExhaustedError), pool.lend(layout(3)):
+            pass
+
+
+def test_too_many_images_are_refused_and_the_slot_comes_back() -> None:
+    pool = BufferPool(CAPACITY, 1, 0.05, images=IMAGES)
+    with pytest.raises(ValueError, match="reshape"), pool.lend_for_images(4, 8):
+        pass
+    with (
+        pytest.raises(InternalError, match="without room for images"),
+        BufferPool(CAPACITY, 1, 0.05).lend_for_images(1, 4),
+    ):
+        pass
+    assert pool.counters.used == 0
+
+
+def test_a_slot_is_known_by_its_arrays() -> None:
+    pool = BufferPool(CAPACITY, 3, 1.0, images=IMAGES)
+    with pool.lend(layout(3)) as one, pool.lend(layout(3)) as two, pool.lend_for_images(1, 4) as three:
+        slots = [pool.slot_of(array) for array in (one.ids, two.kept, three.features)]
+        assert sorted(slots) == [0, 1, 2]
+        assert pool.slot_of(one.kept) == slots[0]
+    with pytest.raises(InternalError, match="no slot"):
+        pool.slot_of(np.zeros(3))
+
+
+def test_memory_that_is_lent_is_not_freed() -> None:
+    pool = BufferPool(CAPACITY, 2, 0.05)
+    with pool.lend(layout(3)), pytest.raises(InternalError, match="1 buffers are in use"):
+        pool.close()
+    pool.close()
+    pool.close()
+    with pytest.raises(PoolExhaustedError), pool.lend(layout(3)):
+        pass

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from orin_rerank.errors import ImageAspectRatioError
-from orin_rerank.prompt.resize import smart_resize
+from orin_rerank.prompt.resize import most_patches, smart_resize
 from prompt.reference import IMAGE_PROFILE
 
 _sides = st.integers(1, 20_000)
@@ -35,3 +35,21 @@ def test_halves_go_to_even():
 def test_a_thin_picture_keeps_one_token_of_its_shorter_side():
     small = dataclasses.replace(IMAGE_PROFILE, max_pixels=16 * 32 * 32)
     assert smart_resize(20, 3900, small) == (32, 1760)
+
+
+@given(
+    shorter=_sides,
+    ratio=st.floats(1, 200),
+    tall=st.booleans(),
+    least=st.integers(0, 400_000),
+    more=st.integers(1, 2_000_000),
+)
+def test_no_image_has_more_patches_than_buffers_are_made_for(shorter, ratio, tall, least, more):
+    profile = dataclasses.replace(IMAGE_PROFILE, min_pixels=least, max_pixels=least + more)
+    longer = int(shorter * ratio)
+    rows, columns = smart_resize(*((longer, shorter) if tall else (shorter, longer)), profile)
+    assert rows * columns // profile.patch_size**2 <= most_patches(profile)
+
+
+def test_the_published_limit_is_not_exceeded_by_much():
+    assert most_patches(dataclasses.replace(IMAGE_PROFILE, max_pixels=1280 * 32 * 32)) == 1280 * 4

@@ -9,7 +9,7 @@ from __future__ import annotations
 import enum
 from typing import Final
 
-from orin_rerank.errors import ErrorKind, OrinRerankError, SettingsError, UnreachableError
+from orin_rerank.errors import DeviceLostError, ErrorKind, OrinRerankError, SettingsError, UnreachableError
 
 __all__ = ["ExitCode", "exit_code_help", "exit_code_of"]
 
@@ -25,6 +25,7 @@ class ExitCode(enum.IntEnum):
     UNREACHABLE = 68
     UNAVAILABLE = 69
     INTERNAL = 70
+    DEVICE_LOST = 71
     OVERLOADED = 75
     DEADLINE = 124
     INTERRUPTED = 130
@@ -50,6 +51,7 @@ _MEANINGS: Final = {
     ExitCode.UNREACHABLE: "no daemon answers",
     ExitCode.UNAVAILABLE: "the daemon cannot rerank now",
     ExitCode.INTERNAL: "a bug",
+    ExitCode.DEVICE_LOST: "the GPU is lost to this process: start it again",
     ExitCode.OVERLOADED: "the daemon is busy: try again",
     ExitCode.DEADLINE: "out of time",
     ExitCode.INTERRUPTED: "interrupted",
@@ -57,11 +59,13 @@ _MEANINGS: Final = {
 
 
 def exit_code_of(error: OrinRerankError) -> ExitCode:
-    """The exit code of an error: that of its kind, with two kinds told apart further."""
+    """The exit code of an error: that of its kind, with three errors told apart further."""
     if isinstance(error, UnreachableError):
         return ExitCode.UNREACHABLE
     if isinstance(error, SettingsError):
         return ExitCode.USAGE
+    if isinstance(error, DeviceLostError):
+        return ExitCode.DEVICE_LOST
     return _BY_KIND[error.kind]
 
 

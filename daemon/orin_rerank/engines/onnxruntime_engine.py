@@ -1,31 +1,39 @@
-"""The ONNX Runtime engine, on the processor.
+"""The ONNX Runtime engine, on the processor or on an NVIDIA GPU.
 
-Packs run side by side, one to a core, rather than one after the other on all cores: a pack is a long chain of small
-operators, and each would have to be shared out, waited for and joined again. Measurements are in docs/benchmarks.md.
+On the processor packs run side by side, one to a core, rather than one after the other on all cores: a pack is a long
+chain of small operators, and each would have to be shared out, waited for and joined again. Measurements are in
+docs/benchmarks.md. On a GPU two slots are enough: one pack's host work is done while another's is computed
+(docs/device-figures.md).
+
+Both are one class. What differs is where the buffers lie, and how a session is made.
 """
 
 from __future__ import annotations
 
-import functools
-import platform
-import threading
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
-import numpy.typing as npt
-import onnxruntime as ort
 
-from orin_rerank.engines.pool import BufferPool, PackCapacity, PoolCounters, aligned_memory
-from orin_rerank.engines.port import EngineInfo, Probe
-from orin_rerank.errors import BundleError, EngineError, InternalError
-from orin_rerank.prompt.patches import patch_width, write_patches
+from orin_rerank.engines.cuda import as_engine_error
+from orin_rerank.engines.memory import PlainBlock, cuda_block
+from orin_rerank.engines.onnxruntime_sessions import cpu_session, cuda_session
+from orin_rerank.engines.pool import BufferPool, ImageCapacity
+from orin_rerank.engines.port import EngineInfo
+from orin_rerank.errors import DeviceLostError, EngineError, InternalError
+from orin_rerank.prompt.patches import write_patches
 from orin_rerank.prompt.vision import VisionGeometry
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
     from contextlib import AbstractContextManager
+    from pathlib import Path
 
+    import numpy.typing as npt
+
+    from orin_rerank.engines.cuda import CudaThread
+    from orin_rerank.engines.memory import Block
+    from orin_rerank.engines.pool import PackCapacity, PoolCounters
+    from orin_rerank.engines.port import Probe
     from orin_rerank.packing.arrays import PackArrays, PackLayout
     from orin_rerank.prompt.encoded import EncodedImage, Float32Array
     from orin_rerank.prompt.profile import ImageProfile
@@ -34,24 +42,27 @@ __all__ = ["OnnxRuntimeEngine"]
 
 _TEXT_VALUES: Final = ("ids", "cos", "sin", "prefix_id", "document_id", "last", "known", "known_id", "keep")
 _VISUAL_VALUES: Final = ("visual_index", "visual")
-_PROCESSOR: Final = Path("/proc/cpuinfo")
+_IMAGE_VALUES: Final = ("patches", "position_index", "position_weight", "cos", "sin")
 
 
 class OnnxRuntimeEngine:
-    """Runs a bundle's graphs on the CPU execution provider.
+    """Runs a bundle's graphs on the CPU execution provider, or on the CUDA one.
 
     Args:
         text: The decoder graph.
         vision: The vision encoder graph, or None for a text-only model.
         image: How the model takes images; goes with `vision`.
         capacity: Of each buffer.
-        threads: Packs in flight at a time, each computed by one thread.
+        threads: Packs in flight at a time. On the processor each is computed by one thread.
         precision: What the graphs compute in, for `info`.
         pool_timeout_s: How long a pack waits for a buffer.
         weights: Folder of the weight file, where it does not lie beside the graphs.
+        cuda: The GPU to compute on, which the engine closes; None means the processor.
+        allocate: Where buffers lie; None means where the GPU, or the processor, has them best.
 
     Raises:
         BundleError: If ONNX Runtime does not take a graph.
+        EngineError: If the GPU cannot be used.
     """
 
     def __init__(
@@ -65,14 +76,31 @@ class OnnxRuntimeEngine:
         precision: str,
         pool_timeout_s: float,
         weights: Path | None = None,
+        cuda: CudaThread | None = None,
+        allocate: Callable[[int], Block] | None = None,
     ) -> None:
-        self._text = _session(text, weights)
-        self._vision = _session(vision, weights) if vision is not None else None
         self._image = image
-        self._pool = BufferPool(capacity, threads, pool_timeout_s)
-        self._info = EngineInfo("onnxruntime-cpu", precision, capacity.tokens, capacity.documents, threads)
-        self._outputs = capacity.taps + 1, capacity.hidden
-        self._local = threading.local()
+        self._cuda = cuda
+        try:
+            self._text = self._session(text, weights)
+            self._vision = self._session(vision, weights) if vision is not None else None
+            images = None
+            if vision is not None and image is not None:
+                images = ImageCapacity.of_model(image, taps=capacity.taps, hidden=capacity.hidden)
+            self._pool = BufferPool(
+                capacity,
+                threads,
+                pool_timeout_s,
+                images=images,
+                allocate=allocate or (PlainBlock if cuda is None else cuda_block(cuda)),
+            )
+            self._streams = [] if cuda is None else [cuda.stream() for _ in range(threads)]
+        except BaseException:
+            if cuda is not None:
+                cuda.close()
+            raise
+        name = "onnxruntime-cpu" if cuda is None else "onnxruntime-cuda"
+        self._info = EngineInfo(name, precision, capacity.tokens, capacity.documents, threads)
 
     @property
     def info(self) -> EngineInfo:
@@ -98,91 +126,102 @@ class OnnxRuntimeEngine:
         if self._vision is not None:
             inputs.update({name: getattr(arrays, name) for name in _VISUAL_VALUES})
             inputs.update({f"deepstack_{tap}": values for tap, values in enumerate(arrays.deepstack)})
-        _run(self._text, inputs, {"margin": arrays.margin, "kept": arrays.kept}, probe)
+        self._run(self._text, inputs, {"margin": arrays.margin, "kept": arrays.kept}, probe)
 
     def encode_images(self, images: Sequence[EncodedImage], probe: Probe | None = None) -> list[Float32Array]:
-        """Runs the vision encoder on images of one common grid."""
-        if self._vision is None or self._image is None:
+        """Runs the vision encoder on images of one common grid; in several runs where the buffers hold fewer."""
+        capacity = self._pool.images
+        if self._vision is None or capacity is None:
             raise InternalError("a text-only model was given images")
-        grid = images[0].grid
-        each, tokens = grid[0] * grid[1], images[0].tokens
-        patches = self._scratch("patches", each * len(images), patch_width(self._image))
-        for i, image in enumerate(images):
-            write_patches(image.pixels, self._image, patches[i * each : (i + 1) * each])
-        geometry = VisionGeometry.for_grid(grid, self._image)
-        taps, hidden = self._outputs
-        features = self._scratch("features", taps, tokens * len(images), hidden)
-        inputs = {
-            "patches": patches,
-            "position_index": geometry.position_index,
-            "position_weight": geometry.position_weight,
-            "cos": geometry.cos,
-            "sin": geometry.sin,
-        }
-        _run(self._vision, inputs, {"features": features}, probe)
-        return [features[:, i * tokens : (i + 1) * tokens].copy() for i in range(len(images))]
+        each = images[0].grid[0] * images[0].grid[1]
+        if each > capacity.patches:
+            raise EngineError(f"an image of {each} patches does not fit the engine's buffers")
+        step = capacity.patches // each
+        if probe is not None and step < len(images):
+            raise InternalError("a probe watches one run, and the images need several")
+        return [
+            features
+            for begin in range(0, len(images), step)
+            for features in self._encode(images[begin : begin + step], each, probe)
+        ]
 
     def close(self) -> None:
-        """Frees the sessions."""
-        del self._text, self._vision
+        """Frees the sessions, then the buffers, then the GPU."""
+        self._text = self._vision = None
+        if self._cuda is None:
+            return
+        try:
+            self._pool.close()
+        finally:
+            self._cuda.close()
 
-    def _scratch(self, name: str, *shape: int) -> Float32Array:
-        """This thread's buffer for the vision encoder; grows to the largest image, and is used again."""
-        count = int(np.prod(shape))
-        block: Float32Array | None = getattr(self._local, name, None)
-        if block is None or block.size < count:
-            block = aligned_memory(4 * count).view(np.float32)
-            setattr(self._local, name, block)
-        return block[:count].reshape(shape)
+    def _session(self, graph: Path, weights: Path | None) -> Any:
+        return cpu_session(graph, weights) if self._cuda is None else cuda_session(graph, weights, self._cuda.ordinal)
 
+    def _encode(self, images: Sequence[EncodedImage], each: int, probe: Probe | None) -> list[Float32Array]:
+        assert self._image is not None
+        geometry = VisionGeometry.for_grid(images[0].grid, self._image)
+        tokens = images[0].tokens
+        with self._pool.lend_for_images(len(images), each) as arrays:
+            for i, image in enumerate(images):
+                write_patches(image.pixels, self._image, arrays.patches[i * each : (i + 1) * each])
+            for name in _IMAGE_VALUES[1:]:
+                np.copyto(getattr(arrays, name), getattr(geometry, name))
+            inputs = {name: getattr(arrays, name) for name in _IMAGE_VALUES}
+            self._run(self._vision, inputs, {"features": arrays.features}, probe)
+            return [arrays.features[:, i * tokens : (i + 1) * tokens].copy() for i in range(len(images))]
 
-@functools.cache
-def _saturates() -> bool:
-    """Whether sums of two INT8 products saturate at 16 bits in this processor's kernels, unless others are asked for.
+    def _run(
+        self,
+        session: Any,
+        inputs: Mapping[str, npt.NDArray[Any]],
+        outputs: Mapping[str, npt.NDArray[Any]],
+        probe: Probe | None,
+    ) -> None:
+        """Runs on the buffers' own memory, or on its mirror: ONNX Runtime copies only what a probe brings or asks for.
 
-    So they do on x86 without VNNI. With it the others only cost time: a pack takes 1.5 times as long.
-    """
-    if platform.machine() not in {"x86_64", "AMD64"}:
-        return False
-    flags = set(_PROCESSOR.read_text(encoding="utf-8").split()) if _PROCESSOR.exists() else set()
-    return not flags & {"avx512_vnni", "avx_vnni"}
+        The arrays are views of one slot.
+        """
+        block = self._pool.block
+        where = "cuda" if block.on_device else "cpu"
+        binding = session.io_binding()
+        for name, array in inputs.items():
+            binding.bind_input(name, where, 0, array.dtype, array.shape, block.address_of(array))
+        for name, array in outputs.items():
+            binding.bind_output(name, where, 0, array.dtype, array.shape, block.address_of(array))
+        if probe is not None:
+            for name, array in probe.inputs.items():
+                binding.bind_input(name, "cpu", 0, array.dtype, array.shape, array.ctypes.data)
+            for name in probe.outputs:
+                binding.bind_output(name, "cpu")
+        self._transfer(block.enqueue_upload, inputs.values())
+        self._compute(session, binding)
+        self._transfer(block.enqueue_download, outputs.values())
+        if probe is not None:
+            values = binding.get_outputs()[len(outputs) :]
+            probe.results.update(zip(probe.outputs, (value.numpy() for value in values), strict=True))
 
+    def _transfer(self, enqueue: Callable[..., None], arrays: Iterable[npt.NDArray[Any]]) -> None:
+        """Brings arrays of one slot to the other side, on the slot's stream, where there are two."""
+        if self._cuda is None or not self._pool.block.copies:
+            return
+        values = list(arrays)
+        stream = self._streams[self._pool.slot_of(values[0])]
+        self._cuda.run(stream, lambda driver, raw: enqueue(values, driver, raw))
 
-def _session(graph: Path, weights: Path | None) -> Any:
-    options = ort.SessionOptions()
-    options.intra_op_num_threads = 1
-    options.inter_op_num_threads = 1
-    options.log_severity_level = 3
-    if _saturates():
-        options.add_session_config_entry("session.x64quantprecision", "1")
-    source: str | bytes = str(graph)
-    if weights is not None:
-        options.add_session_config_entry("session.model_external_initializers_file_folder_path", str(weights))
-        source = graph.read_bytes()
-    try:
-        return ort.InferenceSession(source, options, providers=["CPUExecutionProvider"])
-    except Exception as error:  # ONNX Runtime raises classes of its own that share no public base
-        raise BundleError(f"ONNX Runtime does not take the graph: {error}", item=graph.name) from error
+    def _compute(self, session: Any, binding: Any) -> None:
+        """Runs a session and waits for it.
 
-
-def _run(
-    session: Any, inputs: dict[str, npt.NDArray[Any]], outputs: dict[str, npt.NDArray[Any]], probe: Probe | None
-) -> None:
-    """Runs on the arrays' own memory: nothing is copied in, and what is copied out is a probe's."""
-    binding = session.io_binding()
-    if probe is not None:
-        inputs = {**inputs, **probe.inputs}
-    for name, array in inputs.items():
-        binding.bind_input(name, "cpu", 0, array.dtype, array.shape, array.ctypes.data)
-    for name, array in outputs.items():
-        binding.bind_output(name, "cpu", 0, array.dtype, array.shape, array.ctypes.data)
-    if probe is not None:
-        for name in probe.outputs:
-            binding.bind_output(name, "cpu")
-    try:
-        session.run_with_iobinding(binding)
-    except Exception as error:  # see _session
-        raise EngineError(f"ONNX Runtime failed: {error}") from error
-    if probe is not None:
-        values = binding.get_outputs()[len(outputs) :]
-        probe.results.update(zip(probe.outputs, (value.numpy() for value in values), strict=True))
+        Raises:
+            DeviceLostError: If the GPU is lost, by this run or before.
+            EngineError: If the run fails.
+        """
+        if self._cuda is not None:
+            self._cuda.check()
+        try:
+            session.run_with_iobinding(binding)
+        except Exception as error:  # see onnxruntime_sessions._session
+            typed = as_engine_error(error, "ONNX Runtime failed")
+            if self._cuda is not None and isinstance(typed, DeviceLostError):
+                raise self._cuda.lose(typed.message) from error
+            raise typed from error

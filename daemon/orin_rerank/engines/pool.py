@@ -1,7 +1,9 @@
-"""Buffers that are taken once at start and lent to packs.
+"""Buffers that are taken once at start, in one block, and lent to packs and to runs of the vision encoder.
 
-A slot is one block of memory, cut into a region for each array of a pack at its largest. A pack gets views of its own
-exact shape from the start of each region, so nothing is allocated, and nothing moves, while requests are served.
+The block is cut into slots, and a slot into a region for each array at its largest. Whoever borrows a slot gets views
+of its own exact shape from the start of each region, so nothing is allocated, and nothing moves, while requests are
+served. A pack's regions and those of a run of the vision encoder lie over each other: a slot is lent for one or the
+other.
 """
 
 from __future__ import annotations
@@ -15,19 +17,23 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 import numpy.typing as npt
 
-from orin_rerank.errors import PoolExhaustedError
+from orin_rerank.engines.memory import ALIGNMENT, Block, PlainBlock
+from orin_rerank.errors import InternalError, PoolExhaustedError
 from orin_rerank.packing.arrays import PackArrays, PackLayout
+from orin_rerank.prompt.patches import patch_width
+from orin_rerank.prompt.resize import most_patches
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from orin_rerank.graph.architecture import Architecture
-    from orin_rerank.prompt.encoded import UInt8Array
+    from orin_rerank.prompt.encoded import Float32Array, Int32Array, UInt8Array
+    from orin_rerank.prompt.profile import ImageProfile
 
-__all__ = ["BufferPool", "PackCapacity", "PoolCounters", "aligned_memory"]
+__all__ = ["BufferPool", "ImageArrays", "ImageCapacity", "PackCapacity", "PoolCounters"]
 
-ALIGNMENT: Final = 64
-"""Bytes; a cache line, and enough for every vector instruction."""
+_IMAGE_PATCHES: Final = 1024
+"""Patches of small images that one run of the vision encoder takes together, where a single image needs fewer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,6 +87,60 @@ class PackCapacity:
 
 
 @dataclass(frozen=True, slots=True)
+class ImageCapacity:
+    """How large the arrays of one run of the vision encoder can become.
+
+    Attributes:
+        patches: Of all images together, P.
+        patch_width: Values in a patch.
+        half_head: Half the width of a vision attention head.
+        merge: Patches that become one token.
+        outputs: Features of a token: one for its embedding, one for each tap.
+        hidden: Width of a feature.
+    """
+
+    patches: int
+    patch_width: int
+    half_head: int
+    merge: int
+    outputs: int
+    hidden: int
+
+    @classmethod
+    def of_model(cls, profile: ImageProfile, *, taps: int, hidden: int) -> ImageCapacity:
+        """Room for the largest image that the prompt path lets through, or some small ones."""
+        return cls(
+            patches=max(most_patches(profile), _IMAGE_PATCHES),
+            patch_width=patch_width(profile),
+            half_head=profile.head_dim // 2,
+            merge=profile.merge_size**2,
+            outputs=taps + 1,
+            hidden=hidden,
+        )
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ImageArrays:
+    """The vision encoder's inputs and outputs for B images of one grid of P patches.
+
+    Attributes:
+        patches: float32 `[B * P, patch_width]`.
+        position_index: int32 `[P, 4]`.
+        position_weight: float32 `[P, 4]`.
+        cos: float32 `[P, D/2]`.
+        sin: float32 `[P, D/2]`.
+        features: float32 `[1 + taps, B * P / merge, hidden]`, which the engine writes.
+    """
+
+    patches: Float32Array
+    position_index: Int32Array
+    position_weight: Float32Array
+    cos: Float32Array
+    sin: Float32Array
+    features: Float32Array
+
+
+@dataclass(frozen=True, slots=True)
 class PoolCounters:
     """The pool's state.
 
@@ -99,44 +159,69 @@ class PoolCounters:
     waits: int
 
 
-def aligned_memory(nbytes: int) -> UInt8Array:
-    """Plain memory whose address is a multiple of `ALIGNMENT`; untouched pages cost nothing."""
-    raw = np.zeros(nbytes + ALIGNMENT, dtype=np.uint8)
-    begin = -raw.ctypes.data % ALIGNMENT
-    return raw[begin : begin + nbytes]
+_Regions = dict[str, tuple[npt.DTypeLike, int]]
+"""Element type and most elements of each array of a slot."""
+
+
+def _pack_regions(c: PackCapacity) -> _Regions:
+    width = 2 * c.half_head * c.kv_heads * 2 * c.layers
+    visual = c.visual_rows * c.hidden
+    return {
+        "ids": (np.int32, c.tokens),
+        "cos": (np.float32, c.tokens * c.half_head),
+        "sin": (np.float32, c.tokens * c.half_head),
+        "prefix_id": (np.int32, c.tokens),
+        "document_id": (np.int32, c.tokens),
+        "visual_index": (np.int32, c.tokens),
+        "last": (np.int32, c.documents),
+        "visual": (np.float32, visual),
+        **{f"deepstack_{tap}": (np.float32, visual) for tap in range(c.taps)},
+        "known": (c.key_value_dtype, c.known_rows * width),
+        "known_id": (np.int32, c.known_rows),
+        "keep": (np.int32, c.keep_rows),
+        "margin": (np.float32, c.documents),
+        "kept": (c.key_value_dtype, c.keep_rows * width),
+    }
+
+
+def _image_regions(c: ImageCapacity) -> _Regions:
+    return {
+        "patches": (np.float32, c.patches * c.patch_width),
+        "position_index": (np.int32, c.patches * 4),
+        "position_weight": (np.float32, c.patches * 4),
+        "cos": (np.float32, c.patches * c.half_head),
+        "sin": (np.float32, c.patches * c.half_head),
+        "features": (np.float32, c.patches // c.merge * c.outputs * c.hidden),
+    }
+
+
+def _bytes_of(dtype: npt.DTypeLike, count: int) -> int:
+    """Of a region, whose end is a multiple of `ALIGNMENT` so that the next one's begin is."""
+    size = np.dtype(dtype).itemsize * count
+    return size + -size % ALIGNMENT
+
+
+def _total(regions: _Regions) -> int:
+    return sum(_bytes_of(dtype, count) for dtype, count in regions.values())
+
+
+def _cut(memory: UInt8Array, regions: _Regions) -> dict[str, npt.NDArray[Any]]:
+    arrays = {}
+    begin = 0
+    for name, (dtype, count) in regions.items():
+        arrays[name] = memory[begin : begin + np.dtype(dtype).itemsize * count].view(dtype)
+        begin += _bytes_of(dtype, count)
+    return arrays
 
 
 class _Slot:
-    """The regions of one block."""
+    """The regions of one slot."""
 
-    def __init__(self, capacity: PackCapacity, allocate: Callable[[int], UInt8Array]) -> None:
-        c = capacity
-        width = 2 * c.half_head * c.kv_heads * 2 * c.layers
-        visual = c.visual_rows * c.hidden
-        regions: dict[str, tuple[npt.DTypeLike, int]] = {
-            "ids": (np.int32, c.tokens),
-            "cos": (np.float32, c.tokens * c.half_head),
-            "sin": (np.float32, c.tokens * c.half_head),
-            "prefix_id": (np.int32, c.tokens),
-            "document_id": (np.int32, c.tokens),
-            "visual_index": (np.int32, c.tokens),
-            "last": (np.int32, c.documents),
-            "visual": (np.float32, visual),
-            **{f"deepstack_{tap}": (np.float32, visual) for tap in range(c.taps)},
-            "known": (c.key_value_dtype, c.known_rows * width),
-            "known_id": (np.int32, c.known_rows),
-            "keep": (np.int32, c.keep_rows),
-            "margin": (np.float32, c.documents),
-            "kept": (c.key_value_dtype, c.keep_rows * width),
-        }
-        sizes = {name: np.dtype(dtype).itemsize * count for name, (dtype, count) in regions.items()}
-        self.block = allocate(sum(size + -size % ALIGNMENT for size in sizes.values()))
+    def __init__(self, memory: UInt8Array, capacity: PackCapacity, images: ImageCapacity | None) -> None:
         self._capacity = capacity
-        self._regions: dict[str, npt.NDArray[Any]] = {}
-        begin = 0
-        for name, (dtype, _) in regions.items():
-            self._regions[name] = self.block[begin : begin + sizes[name]].view(dtype)
-            begin += sizes[name] + -sizes[name] % ALIGNMENT
+        self._images = images
+        self._regions = _cut(memory, _pack_regions(capacity))
+        self._image_regions = {} if images is None else _cut(memory, _image_regions(images))
 
     def arrays(self, layout: PackLayout) -> PackArrays:
         c = self._capacity
@@ -164,15 +249,34 @@ class _Slot:
             kept=cut("kept", c.layers, 2, keep, c.kv_heads, 2 * c.half_head),
         )
 
+    def image_arrays(self, images: int, patches: int) -> ImageArrays:
+        c, regions = self._images, self._image_regions
+        if c is None:
+            raise InternalError("buffers without room for images were asked for some")
+        p, all_patches = patches, images * patches
+
+        def cut(name: str, *shape: int) -> npt.NDArray[Any]:
+            return regions[name][: int(np.prod(shape))].reshape(shape)
+
+        return ImageArrays(
+            patches=cut("patches", all_patches, c.patch_width),
+            position_index=cut("position_index", p, 4),
+            position_weight=cut("position_weight", p, 4),
+            cos=cut("cos", p, c.half_head),
+            sin=cut("sin", p, c.half_head),
+            features=cut("features", c.outputs, all_patches // c.merge, c.hidden),
+        )
+
 
 class BufferPool:
-    """Slots for packs in flight.
+    """Slots for packs in flight, of one block.
 
     Args:
-        capacity: Of each slot.
+        capacity: Of each slot, for packs.
         slots: How many.
         timeout_s: How long to wait for one.
-        allocate: Where the memory comes from.
+        images: Of each slot, for runs of the vision encoder; None for a text-only model.
+        allocate: Where the block comes from; called once.
     """
 
     def __init__(
@@ -180,13 +284,19 @@ class BufferPool:
         capacity: PackCapacity,
         slots: int,
         timeout_s: float,
-        allocate: Callable[[int], UInt8Array] = aligned_memory,
+        *,
+        images: ImageCapacity | None = None,
+        allocate: Callable[[int], Block] = PlainBlock,
     ) -> None:
         self.capacity = capacity
-        self._free = [_Slot(capacity, allocate) for _ in range(slots)]
+        self.images = images
         self._slots = slots
         self._timeout_s = timeout_s
-        self._total_bytes = sum(slot.block.nbytes for slot in self._free)
+        self._slot_bytes = max(_total(_pack_regions(capacity)), 0 if images is None else _total(_image_regions(images)))
+        self.block = allocate(self._slot_bytes * slots)
+        pieces = self.block.host.reshape(slots, self._slot_bytes)
+        self._free = [_Slot(piece, capacity, images) for piece in pieces]
+        self._closed = False
         self._high_water = 0
         self._waits = 0
         self._changed = threading.Condition()
@@ -196,7 +306,7 @@ class BufferPool:
         """The pool's state now."""
         with self._changed:
             used = self._slots - len(self._free)
-            return PoolCounters(self._total_bytes, self._slots, used, self._high_water, self._waits)
+            return PoolCounters(self.block.host.nbytes, self._slots, used, self._high_water, self._waits)
 
     @contextlib.contextmanager
     def lend(self, layout: PackLayout) -> Iterator[PackArrays]:
@@ -205,9 +315,55 @@ class BufferPool:
         Raises:
             PoolExhaustedError: If none became free in time.
         """
+        with self._lent() as slot:
+            yield slot.arrays(layout)
+
+    @contextlib.contextmanager
+    def lend_for_images(self, images: int, patches: int) -> Iterator[ImageArrays]:
+        """Lends a slot for a run of the vision encoder that `images` holds.
+
+        Args:
+            images: How many images, all of one grid.
+            patches: Of each.
+
+        Raises:
+            PoolExhaustedError: If none became free in time.
+        """
+        with self._lent() as slot:
+            yield slot.image_arrays(images, patches)
+
+    def slot_of(self, array: npt.NDArray[Any]) -> int:
+        """Number of the slot that an array lies in, from 0: each has a stream, and contexts, of its own.
+
+        Raises:
+            InternalError: If it lies in none.
+        """
+        offset = array.ctypes.data - self.block.host.ctypes.data
+        if not 0 <= offset < self.block.host.nbytes:
+            raise InternalError("an array lies in no slot of the pool")
+        return int(offset // self._slot_bytes)
+
+    def close(self) -> None:
+        """Gives the memory back.
+
+        Raises:
+            InternalError: If a slot is lent: its borrower would write to memory that is another's.
+        """
+        with self._changed:
+            if self._closed:
+                return
+            used = self._slots - len(self._free)
+            if used:
+                raise InternalError(f"{used} buffers are in use and cannot be freed")
+            self._closed = True
+            self._free.clear()
+        self.block.close()
+
+    @contextlib.contextmanager
+    def _lent(self) -> Iterator[_Slot]:
         slot = self._take()
         try:
-            yield slot.arrays(layout)
+            yield slot
         finally:
             with self._changed:
                 self._free.append(slot)

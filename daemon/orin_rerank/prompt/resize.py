@@ -10,7 +10,7 @@ from orin_rerank.errors import ImageAspectRatioError
 if TYPE_CHECKING:
     from orin_rerank.prompt.profile import ImageProfile
 
-__all__ = ["MAX_ASPECT_RATIO", "smart_resize"]
+__all__ = ["MAX_ASPECT_RATIO", "most_patches", "smart_resize"]
 
 MAX_ASPECT_RATIO: Final = 200
 
@@ -47,3 +47,21 @@ def smart_resize(height: int, width: int, profile: ImageProfile) -> tuple[int, i
         rows = math.ceil(height * grow / factor) * factor
         columns = math.ceil(width * grow / factor) * factor
     return rows, columns
+
+
+def most_patches(profile: ImageProfile) -> int:
+    """More patches no image can have, whatever its size: what buffers must hold.
+
+    `max_pixels` is kept but for two kinds of pictures: thin ones, whose shorter side may not vanish, and small ones,
+    whose sides are rounded up when they are enlarged to `min_pixels`.
+    """
+    factor = profile.patch_size * profile.merge_size
+    # The longer side is at most MAX_ASPECT_RATIO times the shorter one before both are rounded.
+    thin = factor * math.sqrt(MAX_ASPECT_RATIO * profile.max_pixels)
+    longer = math.sqrt(MAX_ASPECT_RATIO * profile.min_pixels)
+    shorter = profile.min_pixels / longer if longer else 0.0
+    enlarged = (longer + factor) * (shorter + factor)
+    # Between the extremes both sides are longer than `shorter`, and for one area the roundings add most to the longest.
+    pixels = max(profile.max_pixels, factor**2, thin, enlarged)
+    tokens = math.floor(pixels / factor**2)
+    return tokens * profile.merge_size**2

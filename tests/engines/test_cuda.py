@@ -1,0 +1,207 @@
+"""The CUDA thread: one thread for every call, one push, one pop, whatever happens."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from engines.fake_driver import ILLEGAL, CudaError, FakeDriver
+from orin_rerank.engines.cuda import CudaThread, Stream
+from orin_rerank.engines.cuda_driver import is_device_lost
+from orin_rerank.errors import DeviceLostError, EngineError
+
+TESTS = Path(__file__).resolve().parents[1]
+
+
+def test_every_call_comes_from_one_thread_and_the_context_is_released_once() -> None:
+    driver = FakeDriver()
+    cuda = CudaThread(driver=driver)
+    with ThreadPoolExecutor(8) as threads:
+        seen = set(threads.map(lambda _: cuda.call(lambda _: threading.get_ident()), range(200)))
+    assert seen == {driver.opened_by}
+    assert seen != {threading.get_ident()}
+    assert cuda.info.name == "fake 0"
+    cuda.close()
+    cuda.close()
+    assert (driver.opened, driver.closed) == (1, 1)
+    with pytest.raises(EngineError, match="closed"):
+        cuda.call(lambda d: d.free_bytes())
+
+
+def test_no_gpu_is_a_typed_error_and_leaves_no_thread() -> None:
+    before = threading.active_count()
+    driver = FakeDriver(fails=CudaError("cuInit failed: no CUDA-capable device is detected"))
+    with pytest.raises(EngineError, match="no CUDA-capable device"):
+        CudaThread(driver=driver)
+    assert driver.closed == 1
+    deadline = time.monotonic() + 5
+    while threading.active_count() > before and time.monotonic() < deadline:
+        time.sleep(0.01)
+    assert threading.active_count() == before
+
+
+def test_the_thread_serves_others_while_a_stream_works() -> None:
+    cuda = CudaThread(driver=FakeDriver(stream_s=0.2))
+    stream = cuda.stream()
+    started = time.monotonic()
+    with ThreadPoolExecutor(1) as threads:
+        running = threads.submit(cuda.run, stream, lambda _, raw: raw.handle)
+        calls = 0
+        while not running.done():
+            cuda.call(lambda _: None)
+            calls += 1
+        assert running.result() == stream.handle
+    assert 0.2 <= time.monotonic() - started < 2
+    assert calls > 10
+    cuda.close()
+
+
+def test_streams_finish_in_any_order() -> None:
+    driver = FakeDriver()
+    cuda = CudaThread(driver=driver)
+    streams = [cuda.stream() for _ in range(4)]
+    assert len({stream.handle for stream in streams}) == 4
+
+    def work(number: int) -> int:
+        return cuda.run(streams[number % 4], lambda _, __: number)
+
+    with ThreadPoolExecutor(4) as threads:
+        assert list(threads.map(work, range(1000))) == list(range(1000))
+    cuda.close()
+
+
+def test_a_bug_of_ours_stays_what_it_is_and_the_thread_goes_on() -> None:
+    cuda = CudaThread(driver=FakeDriver())
+
+    def bug(_: object) -> None:
+        raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        cuda.call(bug)
+    with pytest.raises(ZeroDivisionError):
+        cuda.run(cuda.stream(), lambda driver, _: bug(driver))
+    assert not cuda.lost
+    assert cuda.call(lambda _: 3) == 3
+    cuda.close()
+
+
+def test_out_of_memory_is_an_error_and_no_loss() -> None:
+    driver = FakeDriver()
+    driver.out_of_memory_at = 100
+    cuda = CudaThread(driver=driver)
+    with pytest.raises(EngineError, match="out of memory") as caught:
+        cuda.call(lambda d: d.device_memory(100))
+    assert not isinstance(caught.value, DeviceLostError)
+    assert cuda.call(lambda d: d.device_memory(99)).host.nbytes == 99
+    cuda.close()
+    assert driver.closed == 1
+
+
+def test_after_an_illegal_address_nothing_is_submitted_any_more() -> None:
+    driver = FakeDriver()
+    cuda = CudaThread(driver=driver)
+    stream = cuda.stream()
+    with pytest.raises(DeviceLostError, match="illegal memory access"):
+        cuda.run(stream, lambda d, raw: d.copy_on_device(0xBAD, 0xBAD, 8, raw))
+    calls = []
+    with pytest.raises(DeviceLostError):
+        cuda.call(calls.append)
+    with pytest.raises(DeviceLostError):
+        cuda.check()
+    assert calls == []
+    assert cuda.lost
+    cuda.close()
+    assert driver.closed == 0  # nothing can be released; each call would fail as the first did
+
+
+def test_a_loss_that_another_library_met_counts() -> None:
+    cuda = CudaThread(driver=FakeDriver())
+    assert isinstance(cuda.lose("CUDA failure 700"), DeviceLostError)
+    with pytest.raises(DeviceLostError, match="700"):
+        cuda.call(lambda _: None)
+    cuda.close()
+
+
+def test_who_waits_when_it_closes_gets_an_error() -> None:
+    cuda = CudaThread(driver=FakeDriver(stream_s=60))
+    stream = cuda.stream()
+    with ThreadPoolExecutor(2) as threads:
+        waiting = [threads.submit(cuda.run, stream, lambda _, __: None) for _ in range(2)]
+        time.sleep(0.05)
+        cuda.close()
+        for future in waiting:
+            with pytest.raises(EngineError, match="closed"):
+                future.result(5)
+
+
+@pytest.mark.parametrize(
+    ("ending", "released"),
+    [
+        ("", 1),
+        ("raise RuntimeError('unhandled')", 1),
+        ("sys.exit(3)", 1),
+        ("threading.Thread(target=lambda: cuda.call(lambda d: time.sleep(0.2))).start()", 1),
+        ("import gc; del cuda; gc.collect()", 1),
+        ("cuda.lose('gone')", 0),
+    ],
+)
+def test_the_context_is_released_when_the_interpreter_ends(ending: str, released: int) -> None:
+    script = (
+        "import sys, threading, time\n"
+        "from engines.fake_driver import FakeDriver\n"
+        "from orin_rerank.engines.cuda import CudaThread\n"
+        "class Driver(FakeDriver):\n"
+        "    def close(self):\n"
+        "        super().close()\n"
+        "        print('released', flush=True)\n"
+        "cuda = CudaThread(driver=Driver())\n"
+        f"{ending}\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", script], cwd=TESTS, capture_output=True, text=True, timeout=60, check=False
+    )
+    assert done.stdout.count("released") == released, done.stderr
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        ILLEGAL,
+        "cuEventQuery failed: unspecified launch failure",
+        "cuStreamSynchronize failed: the launch timed out and was terminated",
+        "Non-zero status code while running Gather. CUDA failure 700: an illegal memory access was encountered ; GPU=0",
+        "CUDA error 719",
+        "[executionContext.cpp] Error Code 1: Cuda Runtime (misaligned address)",
+        "cudaErrorIllegalAddress: an illegal memory access was encountered",
+        "CUDA_ERROR_ECC_UNCORRECTABLE",
+        "GPU is lost.  Reboot the system to recover this GPU",
+    ],
+)
+def test_what_a_context_does_not_survive(message: str) -> None:
+    assert is_device_lost(message)
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        "cuMemAlloc failed: out of memory",
+        "CUDA failure 2: out of memory ; GPU=0 ; file=x.cc ; line=700 ; expr=cudaMalloc",
+        "cuMemcpyHtoDAsync failed: invalid argument",
+        "Error Code 1: Cuda Runtime (out of memory)",
+        "CUDA failure 1: invalid argument",
+        "INVALID_ARGUMENT : indices element out of data bounds, idx=700",
+        "",
+    ],
+)
+def test_what_is_an_error_like_any_other(message: str) -> None:
+    assert not is_device_lost(message)
+
+
+def test_a_stream_is_a_value() -> None:
+    assert Stream(1, 2) == Stream(1, 2)
