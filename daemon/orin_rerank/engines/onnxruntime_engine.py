@@ -10,18 +10,22 @@ Both are one class. What differs is where the buffers lie, and how a session is 
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
-
-import numpy as np
+from typing import TYPE_CHECKING, Any
 
 from orin_rerank.engines.cuda import as_engine_error
+from orin_rerank.engines.feeding import (
+    image_batches,
+    image_features,
+    image_inputs,
+    images_per_run,
+    pack_inputs,
+    pack_outputs,
+)
 from orin_rerank.engines.memory import PlainBlock, cuda_block
 from orin_rerank.engines.onnxruntime_sessions import cpu_session, cuda_session
 from orin_rerank.engines.pool import BufferPool, ImageCapacity
 from orin_rerank.engines.port import EngineInfo
-from orin_rerank.errors import DeviceLostError, EngineError, InternalError
-from orin_rerank.prompt.patches import write_patches
-from orin_rerank.prompt.vision import VisionGeometry
+from orin_rerank.errors import DeviceLostError, InternalError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -39,10 +43,6 @@ if TYPE_CHECKING:
     from orin_rerank.prompt.profile import ImageProfile
 
 __all__ = ["OnnxRuntimeEngine"]
-
-_TEXT_VALUES: Final = ("ids", "cos", "sin", "prefix_id", "document_id", "last", "known", "known_id", "keep")
-_VISUAL_VALUES: Final = ("visual_index", "visual")
-_IMAGE_VALUES: Final = ("patches", "position_index", "position_weight", "cos", "sin")
 
 
 class OnnxRuntimeEngine:
@@ -122,28 +122,16 @@ class OnnxRuntimeEngine:
 
     def run(self, arrays: PackArrays, probe: Probe | None = None) -> None:
         """Runs the decoder over a packed sequence, writing `arrays.margin` and `arrays.kept`."""
-        inputs = {name: getattr(arrays, name) for name in _TEXT_VALUES}
-        if self._vision is not None:
-            inputs.update({name: getattr(arrays, name) for name in _VISUAL_VALUES})
-            inputs.update({f"deepstack_{tap}": values for tap, values in enumerate(arrays.deepstack)})
-        self._run(self._text, inputs, {"margin": arrays.margin, "kept": arrays.kept}, probe)
+        inputs = pack_inputs(arrays, visual=self._vision is not None)
+        self._run(self._text, inputs, pack_outputs(arrays), probe)
 
     def encode_images(self, images: Sequence[EncodedImage], probe: Probe | None = None) -> list[Float32Array]:
         """Runs the vision encoder on images of one common grid; in several runs where the buffers hold fewer."""
         capacity = self._pool.images
         if self._vision is None or capacity is None:
             raise InternalError("a text-only model was given images")
-        each = images[0].grid[0] * images[0].grid[1]
-        if each > capacity.patches:
-            raise EngineError(f"an image of {each} patches does not fit the engine's buffers")
-        step = capacity.patches // each
-        if probe is not None and step < len(images):
-            raise InternalError("a probe watches one run, and the images need several")
-        return [
-            features
-            for begin in range(0, len(images), step)
-            for features in self._encode(images[begin : begin + step], each, probe)
-        ]
+        batches = image_batches(images, images_per_run(images, capacity), probe)
+        return [features for batch in batches for features in self._encode(batch, probe)]
 
     def close(self) -> None:
         """Frees the sessions, then the buffers, then the GPU."""
@@ -158,18 +146,13 @@ class OnnxRuntimeEngine:
     def _session(self, graph: Path, weights: Path | None) -> Any:
         return cpu_session(graph, weights) if self._cuda is None else cuda_session(graph, weights, self._cuda.ordinal)
 
-    def _encode(self, images: Sequence[EncodedImage], each: int, probe: Probe | None) -> list[Float32Array]:
+    def _encode(self, images: Sequence[EncodedImage], probe: Probe | None) -> list[Float32Array]:
         assert self._image is not None
-        geometry = VisionGeometry.for_grid(images[0].grid, self._image)
-        tokens = images[0].tokens
+        each = images[0].grid[0] * images[0].grid[1]
         with self._pool.lend_for_images(len(images), each) as arrays:
-            for i, image in enumerate(images):
-                write_patches(image.pixels, self._image, arrays.patches[i * each : (i + 1) * each])
-            for name in _IMAGE_VALUES[1:]:
-                np.copyto(getattr(arrays, name), getattr(geometry, name))
-            inputs = {name: getattr(arrays, name) for name in _IMAGE_VALUES}
+            inputs = image_inputs(arrays, images, self._image)
             self._run(self._vision, inputs, {"features": arrays.features}, probe)
-            return [arrays.features[:, i * tokens : (i + 1) * tokens].copy() for i in range(len(images))]
+            return image_features(arrays, images)
 
     def _run(
         self,

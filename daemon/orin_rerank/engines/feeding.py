@@ -1,0 +1,97 @@
+"""Packs and images by the names that the graphs give their inputs; what every engine does before and after a run."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+import numpy.typing as npt
+
+from orin_rerank.errors import EngineError, InternalError
+from orin_rerank.prompt.patches import write_patches
+from orin_rerank.prompt.vision import VisionGeometry
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+    from typing import TypeAlias
+
+    from orin_rerank.engines.pool import ImageArrays, ImageCapacity
+    from orin_rerank.engines.port import Probe
+    from orin_rerank.packing.arrays import PackArrays
+    from orin_rerank.prompt.encoded import EncodedImage, Float32Array
+    from orin_rerank.prompt.profile import ImageProfile
+
+    NamedArrays: TypeAlias = dict[str, npt.NDArray[Any]]
+
+__all__ = ["image_batches", "image_features", "image_inputs", "images_per_run", "pack_inputs", "pack_outputs"]
+
+_TEXT: Final = ("ids", "cos", "sin", "prefix_id", "document_id", "last", "known", "known_id", "keep")
+_VISUAL: Final = ("visual_index", "visual")
+_GEOMETRY: Final = ("position_index", "position_weight", "cos", "sin")
+
+
+def pack_inputs(arrays: PackArrays, *, visual: bool) -> NamedArrays:
+    """The decoder's inputs.
+
+    Args:
+        arrays: The pack.
+        visual: Whether the decoder takes visual features.
+    """
+    inputs = {name: getattr(arrays, name) for name in (*_TEXT, *(_VISUAL if visual else ()))}
+    if visual:
+        inputs.update({f"deepstack_{tap}": values for tap, values in enumerate(arrays.deepstack)})
+    return inputs
+
+
+def pack_outputs(arrays: PackArrays) -> NamedArrays:
+    """The decoder's outputs."""
+    return {"margin": arrays.margin, "kept": arrays.kept}
+
+
+def images_per_run(images: Sequence[EncodedImage], capacity: ImageCapacity) -> int:
+    """How many of some images of one grid buffers hold at a time.
+
+    Raises:
+        EngineError: If they do not hold one.
+    """
+    each = images[0].grid[0] * images[0].grid[1]
+    if each > capacity.patches:
+        raise EngineError(f"an image of {each} patches does not fit the engine's buffers")
+    return min(len(images), capacity.patches // each)
+
+
+def image_batches(
+    images: Sequence[EncodedImage], per_run: int, probe: Probe | None
+) -> Iterator[Sequence[EncodedImage]]:
+    """Cuts images into batches of `per_run`.
+
+    Raises:
+        InternalError: If there are several, and a probe that watches one run.
+    """
+    if probe is not None and per_run < len(images):
+        raise InternalError("a probe watches one run, and the images need several")
+    for begin in range(0, len(images), per_run):
+        yield images[begin : begin + per_run]
+
+
+def image_inputs(arrays: ImageArrays, images: Sequence[EncodedImage], profile: ImageProfile) -> NamedArrays:
+    """Writes images of one grid into the vision encoder's inputs.
+
+    Args:
+        arrays: Where to; cut to these images.
+        images: The images.
+        profile: How the model takes images.
+    """
+    each = arrays.patches.shape[0] // len(images)
+    for i, image in enumerate(images):
+        write_patches(image.pixels, profile, arrays.patches[i * each : (i + 1) * each])
+    geometry = VisionGeometry.for_grid(images[0].grid, profile)
+    for name in _GEOMETRY:
+        np.copyto(getattr(arrays, name), getattr(geometry, name))
+    return {name: getattr(arrays, name) for name in ("patches", *_GEOMETRY)}
+
+
+def image_features(arrays: ImageArrays, images: Sequence[EncodedImage]) -> list[Float32Array]:
+    """Copies what the vision encoder wrote: float32 `[1 + taps, tokens, hidden]` for each image."""
+    tokens = images[0].tokens
+    return [arrays.features[:, i * tokens : (i + 1) * tokens].copy() for i in range(len(images))]
