@@ -277,6 +277,9 @@ def _check_capacity(text: LoadedPlan, capacity: PackCapacity) -> None:
     missing = sorted(smallest.keys() - text.tensors.keys())
     if missing:
         raise PlanError(f"was compiled from another graph: it lacks {', '.join(missing)}", item=text.name)
+    kept_in = text.tensors["known"].dtype
+    if kept_in != np.dtype(c.key_value_dtype):
+        raise InternalError(f"keys and values are {kept_in}, their buffers not", item=text.name)
     if not text.covers(smallest, largest):
         raise PlanError("was compiled for another model, or for smaller packs than the buffers hold", item=text.name)
 
