@@ -75,6 +75,8 @@ def parse_network(graph: Path, weights: Path | None, logger: trt.ILogger) -> Par
     # The graph is small, its weights are not in it. They are looked for beside the path given, whatever lies there.
     if not parser.parse(model, path=str((weights or graph.parent).resolve() / graph.name)):
         raise _refusal(graph, parser)
+    if network.num_layers == 0:  # what an empty file is, and an unknown format may look like
+        raise GraphRefusedError("holds no graph", item=graph.name)
     return ParsedNetwork(builder, network, parser)
 
 

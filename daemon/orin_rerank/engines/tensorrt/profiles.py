@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
+import itertools
 import json
 import math
 from dataclasses import dataclass
@@ -39,8 +40,8 @@ __all__ = [
 ]
 
 _FIRST_RUNG: Final = 64
-_SIDES: Final = (224, 448, 896)
-"""Sides in pixels of the square pictures that end a rung of the vision ladder; the last rung ends at the cap."""
+_FIRST_SIDE: Final = 224
+"""Side in pixels of the square picture that ends the first rung of the vision ladder; then sides double."""
 _PREFIX_ROWS: Final = 128
 """A usual number of prefix rows, known or to keep."""
 _DOCUMENT_TOKENS: Final = 64
@@ -166,16 +167,19 @@ def vision_profiles(image: ImageProfile, batch_patches: int) -> tuple[ShapeProfi
         image: How the model takes images.
         batch_patches: Most patches of one run, unless a single image has more.
     """
-    cap, least = largest_grid(image), image.merge_size**2
-    rungs = {min((side // image.patch_size) ** 2, cap) for side in _SIDES} | {cap}
+    block = image.merge_size**2  # patches come in such blocks, and TensorRT wants ends that a graph can compute with
+    cap, least = largest_grid(image), block
+    sides = (_FIRST_SIDE << i for i in itertools.count())
+    squares = ((side // image.patch_size) ** 2 // block * block for side in sides)
+    rungs = [*itertools.takewhile(lambda square: square < cap, squares), cap]
     profiles = []
-    for rung in sorted(rung for rung in rungs if rung >= least):
+    for rung in rungs:
         extents = {
             "grid": Extent(least, rung, rung),
-            "patches": Extent(least, rung, max(rung, batch_patches)),
+            "patches": Extent(least, rung, rung * math.ceil(max(rung, batch_patches) / rung)),
         }
         profiles.append(ShapeProfile(f"{least} to {rung} patches", extents))
-        least = rung + 1
+        least = rung + block
     return tuple(profiles)
 
 

@@ -1,0 +1,202 @@
+"""Every graph through NVIDIA's own compiler, for the nearest sibling of Orin's GPU."""
+
+from __future__ import annotations
+
+import threading
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper
+
+from engines.tensorrt.compiling import TARGET, compile_graph, needs_compiler, text_ladder, vision_ladder
+from fakes.random_models import VL_2B, VL_8B, all_int8, cut, write_random_model
+from orin_rerank.engines.bundle import Bundle
+from orin_rerank.engines.graph_files import model_weights, write_graph_pair
+from orin_rerank.engines.tensorrt.builder import PlanBuilder
+from orin_rerank.engines.tensorrt.job import BuildJob, PhaseFinished, PhaseStarted, StepDone
+from orin_rerank.errors import BuildCancelledError, BuildError, GraphRefusedError
+from orin_rerank.graph.builder import Dialect, Precision
+from orin_rerank.graph.places import text_places, vision_places
+from orin_rerank.graph.probes import ObservedForm, SwitchedForm
+
+if TYPE_CHECKING:
+    from orin_rerank.engines.bundle import GraphEntry
+    from orin_rerank.graph.architecture import Architecture
+
+pytestmark = needs_compiler
+
+MINI = Path(__file__).parents[3] / "engines" / "mini"
+DIALECTS = (Dialect.PRIMITIVE, Dialect.FUSED)
+PRECISIONS = (Precision.FP16, Precision.INT8_FP16)
+SIZES = {"2b": VL_2B, "8b": VL_8B}
+
+
+@pytest.fixture(scope="module")
+def mini() -> Architecture:
+    return Bundle.open(MINI).manifest.architecture
+
+
+@pytest.fixture(scope="module")
+def mini_int8(mini: Architecture, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[GraphEntry]]:
+    folder = tmp_path_factory.mktemp("mini-int8")
+    return folder, write_random_model(folder, mini, Precision.INT8_FP16, DIALECTS)
+
+
+def copy_graphs(source: Path, out: Path, entry: GraphEntry) -> None:
+    """Copies a pair of graphs; fused attention without what TensorRT does not take, see the test of that."""
+    for name in (entry.text, entry.vision):
+        assert name is not None
+        model = onnx.load(str(source / name), load_external_data=False)
+        for node in model.graph.node:
+            if node.op_type == "Attention":
+                precision = next(a for a in node.attribute if a.name == "softmax_precision")
+                node.attribute.remove(precision)
+        (out / name).write_bytes(model.SerializeToString())
+
+
+def compile_pair(folder: Path, entry: GraphEntry, architecture: Architecture, weights: Path | None = None) -> int:
+    """Compiles text and vision; returns the bytes of both plans, which do not stay."""
+    assert entry.vision is not None
+    total = 0
+    for name, profiles in ((entry.text, text_ladder(architecture)), (entry.vision, vision_ladder(architecture))):
+        report = compile_graph(folder / name, folder, profiles, weights=weights)
+        plan = folder / f"{name}.plan"
+        assert plan.stat().st_size == report.done.plan_bytes
+        total += report.done.plan_bytes
+        plan.unlink()
+    return total
+
+
+@pytest.mark.parametrize("dialect", DIALECTS)
+def test_the_mini_in_float16_and_int8(
+    mini: Architecture, mini_int8: tuple[Path, list[GraphEntry]], dialect: Dialect, tmp_path: Path
+) -> None:
+    folder, entries = mini_int8
+    half = Bundle.open(MINI).graph(dialect, Precision.FP16)
+    int8 = next(entry for entry in entries if entry.dialect is dialect)
+    # The graphs here, their weights there
+    stored, plans = [], []
+    for entry, weights in ((half, MINI), (int8, folder)):
+        copy_graphs(weights, tmp_path, entry)
+        stored.append((weights / "model.safetensors").stat().st_size)
+        plans.append(compile_pair(tmp_path, entry, mini, weights))
+    # Plans hold the weights once and as they are stored; what is compiled comes on top.
+    assert stored[0] < plans[0]
+    assert stored[1] < plans[1] < plans[0] - (stored[0] - stored[1]) / 2
+
+
+def test_the_fused_dialect_asks_for_more_than_tensorrt_takes(mini: Architecture, tmp_path: Path) -> None:
+    """It is for other runtimes: it says that softmax is float32, which TensorRT does not let a graph say."""
+    graph = MINI / "text.fused.fp16.onnx"
+    with pytest.raises(GraphRefusedError, match="softmax precision") as caught:
+        compile_graph(graph, tmp_path, text_ladder(mini))
+    assert caught.value.item == "text.fused.fp16.onnx: layers.0/attention/fused"
+
+
+@pytest.mark.parametrize("precision", PRECISIONS)
+@pytest.mark.parametrize("size", SIZES)
+def test_true_widths_with_two_layers(size: str, precision: Precision, tmp_path: Path) -> None:
+    architecture = cut(SIZES[size], layers=2, vocabulary=1024)
+    entries = write_random_model(tmp_path, architecture, precision, DIALECTS)
+    weights = (tmp_path / "model.safetensors").stat().st_size
+    for entry in entries:
+        copy_graphs(tmp_path, tmp_path, entry)
+        assert weights < compile_pair(tmp_path, entry, architecture) < weights * 1.25 + (64 << 20)
+
+
+@pytest.mark.parametrize("form", ["observed", "switched"])
+def test_graphs_that_calibration_runs(mini: Architecture, tmp_path: Path, form: str) -> None:
+    assert mini.vision is not None
+    places = (text_places(mini.text, vl=True), vision_places(mini.vision))
+    weights = model_weights(mini, "F16")
+    if form == "observed":
+        forms = [ObservedForm(some) for some in places]
+    else:
+        scheme = all_int8(mini)
+        steps = {spec.name: np.full(spec.shape[0], 0.01, np.float32) for spec in weights.specs}
+        forms = [SwitchedForm(some, scheme, steps) for some in places]
+    entry = write_graph_pair(
+        tmp_path, mini, weights, Dialect.PRIMITIVE, Precision.FP16, text_form=forms[0], vision_form=forms[1]
+    )
+    stored = (MINI / "model.safetensors").stat().st_size
+    assert stored < compile_pair(tmp_path, entry, mini, weights=MINI) < 2.5 * stored
+
+
+def test_a_whole_ladder_reports_its_progress(mini: Architecture, tmp_path: Path) -> None:
+    seen: list[object] = []
+    ladder = text_ladder(mini, tokens=512, budget=128)
+    assert [profile.name for profile in ladder] == ["64 tokens", "128 tokens", "512 tokens"]
+    graph = MINI / "text.primitive.fp16.onnx"
+    report = compile_graph(graph, tmp_path, ladder, watch=seen.append)
+    assert report.done.runtime.startswith("tensorrt_rtx ")
+    assert report.done.layers > 500
+    assert 0 < report.done.seconds < 600
+    assert report.done.peak_bytes > (MINI / "model.safetensors").stat().st_size
+    started = [event.phase for event in seen if isinstance(event, PhaseStarted)]
+    finished = [event.phase for event in seen if isinstance(event, PhaseFinished)]
+    assert started[0] == finished[-1] == "Building engine"
+    assert sorted(started) == sorted(finished)
+    assert sum(isinstance(event, StepDone) for event in seen) > 100
+
+
+def test_cancelling_a_real_build(mini: Architecture, tmp_path: Path) -> None:
+    cancelled = threading.Event()
+    asked: list[float] = []
+
+    def watch(event: object) -> None:
+        if isinstance(event, StepDone) and not asked:
+            asked.append(time.monotonic())
+            cancelled.set()
+
+    job = BuildJob(MINI / "text.primitive.fp16.onnx", tmp_path / "x.plan", text_ladder(mini), 1 << 30, target=TARGET)
+    with pytest.raises(BuildCancelledError):
+        PlanBuilder().build(job, watch, cancelled.is_set)
+    assert time.monotonic() - asked[0] < 5
+    assert list(tmp_path.iterdir()) == []
+
+
+def write_graph(folder: Path, operator: str) -> Path:
+    node = helper.make_node(operator, ["x"], ["y"], name="layers.0/attention/scores")
+    values = [helper.make_tensor_value_info(name, TensorProto.FLOAT, ["tokens", 4]) for name in "xy"]
+    graph = helper.make_graph([node], "g", values[:1], values[1:])
+    path = folder / "bad.onnx"
+    path.write_bytes(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)]).SerializeToString())
+    return path
+
+
+@pytest.mark.parametrize("operator", ["Unheard", "StringNormalizer"])
+def test_a_refused_graph_names_node_and_operator(mini: Architecture, tmp_path: Path, operator: str) -> None:
+    with pytest.raises(GraphRefusedError, match=operator) as caught:
+        compile_graph(write_graph(tmp_path, operator), tmp_path, text_ladder(mini))
+    assert caught.value.item == "bad.onnx: layers.0/attention/scores"
+    assert f"at its {operator} node" in caught.value.message
+
+
+@pytest.mark.parametrize("contents", [None, b"", b"no graph at all"])
+def test_a_file_that_is_no_graph(mini: Architecture, tmp_path: Path, contents: bytes | None) -> None:
+    path = tmp_path / "bad.onnx"
+    if contents is not None:
+        path.write_bytes(contents)
+    with pytest.raises(GraphRefusedError, match=r"^bad\.onnx|/bad\.onnx"):
+        compile_graph(path, tmp_path, text_ladder(mini))
+
+
+def test_missing_weights(mini: Architecture, tmp_path: Path) -> None:
+    with pytest.raises(GraphRefusedError):
+        compile_graph(MINI / "text.primitive.fp16.onnx", tmp_path, text_ladder(mini), weights=tmp_path)
+
+
+def test_a_gpu_that_the_compiler_does_not_know(mini: Architecture, tmp_path: Path) -> None:
+    job = BuildJob(MINI / "text.primitive.fp16.onnx", tmp_path / "x.plan", text_ladder(mini), 1 << 30, target="SM1")
+    with pytest.raises(BuildError, match="SM1"):
+        PlanBuilder().build(job)
+
+
+def test_a_plan_that_cannot_be_written(tmp_path: Path, mini: Architecture) -> None:
+    ladder = vision_ladder(mini)
+    with pytest.raises(BuildError, match="cannot be written"):
+        compile_graph(MINI / "vision.primitive.fp16.onnx", tmp_path / "nowhere", ladder)
