@@ -145,7 +145,10 @@ class FakeRuntime:
         try:
             return FakeEngine(self.gpu, json.loads(text))
         except ValueError:
-            self.gpu.refuse("IRuntime::deserializeCudaEngine: Error Code 1: Serialization (magicTag does not match)")
+            self.gpu.refuse(
+                "IRuntime::deserializeCudaEngine: Error Code 1: Serialization (Serialization assertion header.magicTag "
+                "== kEXPECTED_MAGIC_TAG failed.Trying to load an engine created with incompatible serialization version"
+            )
             return None
 
 

@@ -249,6 +249,7 @@ def test_a_plan_that_is_none_must_be_built_again(tmp_path: Path, load: Callable[
     [
         ("Error Code 1: Cuda Runtime (out of memory)", EngineError),
         ("Error Code 1: Cuda Runtime (unspecified launch failure)", DeviceLostError),
+        ("Error Code 1: Cuda Runtime (cudaError 35: CUDA driver version is insufficient)", EngineError),
         ("Error Code 6: The engine plan file is not compatible with this version of TensorRT", PlanError),
     ],
 )

@@ -146,9 +146,9 @@ class PlanRuntime:
         engine: trt.ICudaEngine | None = self.runtime.deserialize_cuda_engine(plan)
         if engine is None:
             failure = self.journal.failure("TensorRT does not take the plan", name)
-            if isinstance(failure, DeviceLostError) or lacks_memory(failure.message):
-                raise failure
-            raise PlanError(f"{failure.message}; it must be built again", item=name)
+            if _is_of_plan(failure.message):
+                raise PlanError(f"{failure.message}; it must be built again", item=name)
+            raise failure
         return LoadedPlan(engine, self, name)
 
 
@@ -338,6 +338,17 @@ class PlanLane:
             return function(*arguments)
         except RuntimeError as error:  # the bindings' own; what is the matter was logged before
             raise self.plan.journal.failure(what, self.plan.name) from error
+
+
+def _is_of_plan(message: str) -> bool:
+    """Whether it is the plan that TensorRT does not take; it may be CUDA that fails, and building again helps nobody.
+
+    A plan of another version is `Error Code 1: Serialization (... magicTag == kEXPECTED_MAGIC_TAG failed ...)` or
+    `... is not compatible with this version of TensorRT`; what CUDA does not do, `Error Code 1: Cuda Runtime (...)`.
+    """
+    if is_device_lost(message) or lacks_memory(message):
+        return False
+    return "Cuda Runtime" not in message or "Serialization" in message or "compatible" in message
 
 
 def _dims(dims: Sequence[int]) -> tuple[int, ...]:
