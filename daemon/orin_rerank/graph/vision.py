@@ -32,9 +32,11 @@ if TYPE_CHECKING:
     from orin_rerank.graph.architecture import VisionArchitecture
     from orin_rerank.graph.product import ProductForm
 
-__all__ = ["vision_graph", "vision_weights"]
+__all__ = ["POSITION_TABLE", "vision_graph", "vision_weights"]
 
 _P: Final = "model.visual."
+POSITION_TABLE: Final = f"{_P}pos_embed.weight"
+"""Name of the learned position table, float32 `[positions, hidden]` in a full-precision model."""
 _LAYER_NORM_EPS: Final = 1e-6
 
 
@@ -61,7 +63,7 @@ def vision_weights(arch: VisionArchitecture, *, matrices: str = "F16") -> list[W
     specs = [
         WeightSpec(f"{_P}patch_embed.proj.weight", matrices, (h, arch.channels, arch.temporal_patch_size, p, p)),
         WeightSpec(f"{_P}patch_embed.proj.bias", "F32", (h,)),
-        WeightSpec(f"{_P}pos_embed.weight", "F32", (arch.positions, h)),
+        WeightSpec(POSITION_TABLE, "F32", (arch.positions, h)),
     ]
     for i in range(arch.layers):
         block = f"{_P}blocks.{i}."
@@ -149,7 +151,7 @@ class _VisionGraph:
             hidden = b.linear(
                 patches, f"{name}.weight", place="patches", bias=f"{name}.bias", shape=flat, name="patches"
             )
-            rows = b.op("Gather", b.weight(f"{_P}pos_embed.weight"), index, axis=0)
+            rows = b.op("Gather", b.weight(POSITION_TABLE, to=TensorProto.FLOAT), index, axis=0)
             position = b.op(
                 "Squeeze", b.op("MatMul", b.op("Unsqueeze", weight, b.shape(1)), rows), b.shape(1), name="position"
             )

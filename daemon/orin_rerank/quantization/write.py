@@ -22,7 +22,7 @@ from orin_rerank.graph.places import model_places
 from orin_rerank.graph.quantized import QuantizedForm
 from orin_rerank.graph.scheme import Mode, Scheme, scale_name
 from orin_rerank.graph.text import embedding_name, text_weights
-from orin_rerank.graph.vision import vision_weights
+from orin_rerank.graph.vision import POSITION_TABLE, vision_weights
 from orin_rerank.graph.weights import WeightFile, WeightSpec, checkpoint_pieces
 from orin_rerank.quantization.rounding import quantize_rows, smoothed_pieces, tensor_steps
 
@@ -108,6 +108,8 @@ def quantized_layout(architecture: Architecture, scheme: Scheme, wide: str = "F1
                 WeightSpec(scale_name(spec.name), "F32", spec.shape[:1]),
                 WeightSpec(spec.name, "I8", spec.shape),
             ]
+        elif spec.name == POSITION_TABLE:
+            stored.append(WeightSpec(spec.name, wide, spec.shape))
         else:
             stored.append(spec)
     return WeightFile(WEIGHTS_FILE, sorted(stored, key=lambda spec: -_WIDTH[spec.dtype]))
