@@ -136,14 +136,15 @@ def stages(architecture: Architecture, work: Work, *, wide_bytes: int = 2) -> It
         wide_bytes: Bytes of a weight in the full-precision bundle.
     """
     model = _Model(architecture, wide_bytes)
-    yield model.run("judged set in full precision", work.judged)
     yield model.run("observing activations", work.calibration)
-    yield StageCost("searching smoothing", read=model.decoder * wide_bytes)
+    yield model.run("judged set in full precision", work.judged)
+    yield StageCost("searching smoothing", read=model.searched * wide_bytes)
     yield model.run("observing smoothed activations", work.calibration)
-    tries = len(text_places(architecture.text, vl=architecture.vision is not None)) + 2
+    tries = sum(not p.final for p in text_places(architecture.text, vl=architecture.vision is not None)) + 2
     images = work.tried.images  # the vision encoder is not switched, so its features are remembered
     tried = model.run("trying each place in INT8", replace(work.tried.times(tries), images=images), rounding=True)
-    yield replace(tried, read=model.decoder * wide_bytes)
+    yield replace(tried, read=model.searched * wide_bytes)
+    yield StageCost("evening out columns", read=model.evened * wide_bytes)
     for _ in range(work.attempts):
         matrices = model.decoder + model.vision + model.embedding
         yield StageCost("writing INT8 weights", read=2 * matrices * wide_bytes, written=matrices)
@@ -160,7 +161,8 @@ class _Model:
         self.vision = sum(p.multiplications for p in places if p.vision)
         self.embedding = architecture.text.vocabulary * architecture.text.hidden
         # The last layer computes the documents' last tokens alone, but for keys and values.
-        self._each_token = sum(p.multiplications for p in places if not p.vision and not p.final)
+        self.searched = sum(p.multiplications for p in places if not p.vision and not p.final)
+        self.evened = sum(p.multiplications for p in places if (p.vision or p.final) and p.producers)
 
     def run(self, name: str, load: Load, *, int8: bool = False, rounding: bool = False) -> StageCost:
         """A stage in which data goes through the engine.
@@ -173,7 +175,7 @@ class _Model:
         """
         text = self._text
         attention = 2 * text.layers * PACK_TOKENS * text.heads * text.head_dim
-        operations = 2.0 * load.tokens * (self._each_token + attention)
+        operations = 2.0 * load.tokens * (self.searched + attention)
         width = 1 if int8 else self._wide_bytes
         memory = load.tokens / PACK_TOKENS * self.decoder * width * (3 if rounding else 1)
         images = load.images * self._image(load.image_tokens)

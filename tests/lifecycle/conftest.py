@@ -7,12 +7,15 @@ import pytest
 
 from engines.running import make_encoder, make_engine, make_runner, margins_of, noise_picture, open_bundle, pairs_of
 from graph.checkpoints import VL, write_checkpoint
+from lifecycle.calibrated import made
 from orin_rerank.graph.builder import Dialect
 from orin_rerank.lifecycle.export import ExportOptions, export_checkpoint
 from orin_rerank.prompt.content import RerankInput, TextPart
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+__all__ = ["GOLDEN", "bundle_folder", "checkpoint", "made", "margins", "write_golden"]
 
 GOLDEN = (("red fire engine", "a fire truck"), ("red fire engine", "picture.png"))
 

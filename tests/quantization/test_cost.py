@@ -24,18 +24,21 @@ def test_counts_of_the_mini_follow_from_its_shapes() -> None:
     architecture = Bundle.open(ROOT / "engines" / "mini").manifest.architecture
     work = Work(Load(3, 1000), Load(5, 2000, 7, 16), Load(2, 100), attempts=2)
     costs = list(stages(architecture, work))
-    assert [cost.load.tokens for cost in costs] == [2000, 1000, 0, 1000, 26 * 100, 0, 2000, 0, 2000]
+    assert [cost.load.tokens for cost in costs] == [1000, 2000, 0, 1000, 23 * 100, 0, 0, 2000, 0, 2000]
     layer = 256 * 512 + 256 * 256 + 3 * 256 * 768
     decoder = 6 * layer
     vision = 3 * 2 * 256 * 192 + 6 * 192 * (4 * 192 + 2 * 768) + 4 * (768 * 768 + 768 * 256)
-    smoothing, tried, writing = costs[2], costs[4], costs[5]
-    assert smoothing.read == tried.read == 2 * decoder
+    smoothing, tried, evening, writing = costs[2], *costs[4:7]
+    last_tokens_only = layer - 256 * 512
+    assert smoothing.read == tried.read == 2 * (decoder - last_tokens_only)
+    # All of the vision encoder but what lies behind a GELU, and the patches.
+    assert evening.read == 2 * (last_tokens_only + 6 * 192 * (4 * 192 + 768) + 4 * 768 * 768)
     assert writing.read == 4 * (decoder + vision + 12314 * 256)
     each_token = 5 * layer + 256 * 512 + 2 * 6 * PACK_TOKENS * 256
-    assert costs[1].operations == 2 * 1000 * each_token
-    assert tried.operations == 26 * 2 * 100 * each_token
-    assert costs[6].int8
-    assert costs[6].operations > costs[0].operations  # its pictures are not INT8, and count twice
+    assert costs[0].operations == 2 * 1000 * each_token
+    assert tried.operations == 23 * 2 * 100 * each_token
+    assert costs[7].int8
+    assert costs[7].operations > costs[1].operations  # its pictures are not INT8, and count twice
 
 
 def test_a_stage_takes_as_long_as_what_is_slowest_in_it() -> None:

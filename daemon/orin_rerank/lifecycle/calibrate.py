@@ -37,7 +37,7 @@ from orin_rerank.evaluation.paired import compare
 from orin_rerank.lifecycle.derive import COVERAGE_FILE, DerivedBundle
 from orin_rerank.lifecycle.judging import JudgedSet, without_scores
 from orin_rerank.lifecycle.ledger import Ledger
-from orin_rerank.lifecycle.planning import PlanOptions, make_plan, observe
+from orin_rerank.lifecycle.planning import PlanOptions, even_scales, make_plan, observe
 from orin_rerank.lifecycle.self_test import record_golden_pairs
 from orin_rerank.lifecycle.workbench import Workbench
 from orin_rerank.quantization.array_file import read_arrays, write_arrays
@@ -94,6 +94,8 @@ class CalibrationOptions:
     def __post_init__(self) -> None:
         if not 0 <= self.max_wide <= 1:
             raise SettingsError(f"must be from 0 to 1, not {self.max_wide}", item="max_wide")
+        if self.ranges is not None and not self.ranges.absolute().parent.is_dir():
+            raise SettingsError("is in no folder that exists", item=f"ranges: {self.ranges}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -203,6 +205,7 @@ class _Calibration:
         derived = DerivedBundle(self.bench.bundle, self.staged)
         write_arrays(self._own(SMOOTHING_FILE), self._scales, {_SMOOTHING_METADATA: self.bench.bundle.digest})
         plan = dataclasses.replace(plan, smoothing=_digest_of(self._own(SMOOTHING_FILE)))
+        self._scales |= even_scales(self.bench, plan, self.ledger)
         if self._coverage is not None:
             derived.write_text(COVERAGE_FILE, json.dumps(self._coverage.as_dict(), indent=1) + "\n")
         refused: list[GateRecord] = []

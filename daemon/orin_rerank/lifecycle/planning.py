@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from orin_rerank.prompt.encoded import EncodedRequest, Float32Array
     from orin_rerank.quantization.calibration_set import CalibrationRequest
 
-__all__ = ["MadePlan", "Observations", "PlanOptions", "make_plan", "observe"]
+__all__ = ["MadePlan", "Observations", "PlanOptions", "encode", "even_scales", "make_plan", "observe"]
 
 _WEIGHTS_WHY = "the vision encoder computes in full precision; its weights are stored as INT8"
 _WIDE_WHY = "the vision encoder stays in full precision"
@@ -73,7 +73,7 @@ class MadePlan:
 
     Attributes:
         plan: The plan.
-        scales: The smoothing float32 `[channels]` of the places whose weights are INT8, where they can have one.
+        scales: The smoothing float32 `[channels]` of the places that may be INT8, where they can have one.
         weight_steps: For each weight of the places that may be INT8 float32 `[out]`: the steps of its smoothed rows.
     """
 
@@ -154,7 +154,7 @@ def make_plan(bench: Workbench, data: Path, seen: Observations, ledger: Ledger, 
         CalibrationError: As `observe`.
     """
     places = calibrated_places(bench, options)
-    smoothings, even = _smooth(bench, places, seen.ranges, options, ledger)
+    smoothings = _smooth(bench, places, seen.ranges, ledger)
     scales = {p.name: smoothings[p.name].scales for p in places if p.producers}
     smoothed = _observe_smoothed(bench, data, places, scales, ledger)
     steps = {
@@ -183,7 +183,21 @@ def make_plan(bench: Workbench, data: Path, seen: Observations, ledger: Ledger, 
         for place, plan in zip(bench.places, planned, strict=True)
     ]
     plan = QuantizationPlan(bench.bundle.digest, "", options.embedding, tuple(planned))
-    return MadePlan(plan, scales | even, weights)
+    return MadePlan(plan, scales, weights)
+
+
+def even_scales(bench: Workbench, plan: QuantizationPlan, ledger: Ledger) -> dict[str, Float32Array]:
+    """The smoothing of places that were not searched and are stored as INT8; it follows from their weights alone.
+
+    Args:
+        bench: The model.
+        plan: What is INT8.
+        ledger: Keeps account.
+    """
+    planned = zip(bench.places, plan.places, strict=True)
+    stored = [place for place, how in planned if how.mode is Mode.WEIGHTS and how.strength is None and place.producers]
+    with ledger.stage("evening out columns"):
+        return {place.name: even_columns(place, read_place_weights(bench.checkpoint, place)) for place in stored}
 
 
 def encode(bench: Workbench, request: CalibrationRequest) -> EncodedRequest:
@@ -214,13 +228,9 @@ def _int8_plan(place: Place, step: float, smoothing: PlaceSmoothing, sensitivity
 
 
 def _float_plan(place: Place, options: PlanOptions) -> PlacePlan:
-    why = _FINAL_WHY if place.final else _WEIGHTS_WHY if options.vision is Mode.WEIGHTS else _WIDE_WHY
-    return PlacePlan(place.name, _float_mode(place, options), why)
-
-
-def _float_mode(place: Place, options: PlanOptions) -> Mode:
-    """What a place is that is not calibrated."""
-    return Mode.WEIGHTS if place.final else options.vision
+    if place.final:
+        return PlacePlan(place.name, Mode.WEIGHTS, _FINAL_WHY)
+    return PlacePlan(place.name, options.vision, _WEIGHTS_WHY if options.vision is Mode.WEIGHTS else _WIDE_WHY)
 
 
 def _work(place: Place) -> int:
@@ -228,27 +238,14 @@ def _work(place: Place) -> int:
     return 0 if place.final else place.multiplications
 
 
-def _smooth(
-    bench: Workbench, places: list[Place], ranges: Ranges, options: PlanOptions, ledger: Ledger
-) -> tuple[dict[str, PlaceSmoothing], dict[str, Float32Array]]:
-    """Searches the smoothing of places that become INT8, and evens out the columns of those that are stored so."""
-    calibrated = {place.name for place in places}
-    stored = [
-        place
-        for place in bench.places
-        if place.name not in calibrated and place.producers and _float_mode(place, options) is Mode.WEIGHTS
-    ]
-    searched: dict[str, PlaceSmoothing] = {}
-    even: dict[str, Float32Array] = {}
+def _smooth(bench: Workbench, places: list[Place], ranges: Ranges, ledger: Ledger) -> dict[str, PlaceSmoothing]:
+    found = {}
     with ledger.stage("searching smoothing") as stage:
-        for number, place in enumerate((*places, *stored), start=1):
+        for number, place in enumerate(places, start=1):
             weights = read_place_weights(bench.checkpoint, place)
-            if place.name in calibrated:
-                searched[place.name] = search_smoothing(place, ranges[place.name], weights)
-            else:
-                even[place.name] = even_columns(place, weights)
-            ledger.tell(stage, number, len(places) + len(stored))
-    return searched, even
+            found[place.name] = search_smoothing(place, ranges[place.name], weights)
+            ledger.tell(stage, number, len(places))
+    return found
 
 
 def _observe_smoothed(
