@@ -92,17 +92,23 @@ class FakeGpu(FakeDriver):
 
     Attributes:
         calls: Name of every call of TensorRT, in order.
-        failing: What the next call of a name does not succeed for: the error that TensorRT logs.
+        failing: Why the next call of a name does not succeed: the error that TensorRT logs.
+        spared: How many calls of that name go well before.
         log: Where its errors go.
         contexts: Those that are alive.
+        engines: Likewise.
+        strays: How many of either went in a thread without the CUDA context, or a context after its scratch memory.
     """
 
     def __init__(self, *, integrated: bool = True, stream_s: float = 0.0) -> None:
         super().__init__(integrated=integrated, stream_s=stream_s)
         self.calls: list[str] = []
         self.failing: dict[str, str] = {}
+        self.spared: dict[str, int] = {}
         self.log: Callable[[str], None] = lambda _: None
         self.contexts: weakref.WeakSet[FakeContext] = weakref.WeakSet()
+        self.engines: weakref.WeakSet[FakeEngine] = weakref.WeakSet()
+        self.strays = 0
         self.streams: dict[int, FakeStream] = {}
 
     def stream(self) -> FakeStream:
@@ -114,10 +120,18 @@ class FakeGpu(FakeDriver):
         """Records a call, and whether it goes well."""
         assert self.opened_by == threading.get_ident(), f"{name} in a thread without the context"
         self.calls.append(name)
+        if self.spared.get(name, 0):
+            self.spared[name] -= 1
+            return True
         problem = self.failing.pop(name, None)
         if problem is not None:
             self.log(problem)
         return problem is None
+
+    def went(self, scratch: int = 0) -> None:
+        """Notes the end of an engine or a context."""
+        freed = scratch and all(memory.address != scratch for memory in self.memory)
+        self.strays += bool(freed or self.opened_by != threading.get_ident())
 
     def refuse(self, text: str) -> bool:
         """What TensorRT does about a wrong argument."""
@@ -160,6 +174,10 @@ class FakeEngine:
         self.plan = plan
         self.tensors: dict[str, dict[str, Any]] = {**plan["inputs"], **plan["outputs"]}
         self.session = _session(plan)
+        gpu.engines.add(self)
+
+    def __del__(self) -> None:
+        self.gpu.went()
 
     @property
     def num_io_tensors(self) -> int:
@@ -214,6 +232,9 @@ class FakeContext:
         self.shapes: dict[str, tuple[int, ...]] = {}
         self.addresses: dict[str, int] = {}
         self.gpu.contexts.add(self)
+
+    def __del__(self) -> None:
+        self.gpu.went(self.scratch[0])
 
     def set_device_memory(self, memory: int, size: int) -> None:
         self.gpu.called("set_device_memory")

@@ -30,9 +30,10 @@ from orin_rerank.engines.cuda import CudaThread
 from orin_rerank.engines.plan_store import PlanStore
 from orin_rerank.engines.pool import PackCapacity
 from orin_rerank.engines.port import Probe
+from orin_rerank.engines.tensorrt.journal import Journal
 from orin_rerank.engines.tensorrt.load import TEXT_PLAN, VISION_PLAN, load_engine, plan_key, platform_release
 from orin_rerank.engines.tensorrt.profiles import text_profiles, vision_profiles
-from orin_rerank.engines.tensorrt.runtime import Journal, PlanRuntime
+from orin_rerank.engines.tensorrt.runtime import PlanRuntime
 from orin_rerank.errors import DeviceLostError, EngineError, InternalError, NonFiniteScoreError, PlanError
 from orin_rerank.graph.builder import Dialect, Precision
 from orin_rerank.packing.arrays import PackLayout
@@ -129,9 +130,9 @@ def images_of(encoder: PromptEncoder, pictures: list[ImagePart]) -> list[Encoded
 
 
 def gone(gpu: FakeGpu) -> bool:
-    """Whether nothing is left on the GPU."""
+    """Whether nothing is left on the GPU, and everything went where and when it could."""
     gc.collect()
-    return not gpu.memory and not gpu.contexts and gpu.closed == 1
+    return not gpu.memory and not gpu.contexts and not gpu.engines and gpu.closed == 1 and gpu.strays == 0
 
 
 @pytest.mark.parametrize("precision", [Precision.FP32, Precision.FP16])
@@ -364,10 +365,19 @@ def test_plans_that_do_not_fit_are_refused_and_leave_nothing(
     assert gone(gpu)
 
 
-@pytest.mark.parametrize("call", ["deserialize_cuda_engine", "create_execution_context"])
+@pytest.mark.parametrize(
+    ("call", "spared"),
+    [
+        ("deserialize_cuda_engine", 0),
+        ("deserialize_cuda_engine", 1),
+        *(("create_execution_context", spared) for spared in (0, 1, 6, 12)),
+        ("set_optimization_profile_async", 3),
+    ],
+)
 def test_memory_that_runs_out_while_loading_leaves_nothing(
-    vl_bundle: Bundle, plans: PlanSet, gpu: FakeGpu, call: str
+    vl_bundle: Bundle, plans: PlanSet, gpu: FakeGpu, call: str, spared: int
 ) -> None:
+    gpu.spared[call] = spared
     gpu.failing[call] = "Error Code 1: Cuda Runtime (out of memory)"
     with pytest.raises(EngineError, match="memory ran out"):
         load(vl_bundle, plans, gpu)

@@ -17,8 +17,9 @@ from engines.tensorrt.fake_bindings import FakeGpu, FakeRuntime, Strategy, write
 from orin_rerank.engines.cuda import CudaThread
 from orin_rerank.engines.cuda_driver import is_device_lost
 from orin_rerank.engines.memory import MappedBlock
+from orin_rerank.engines.tensorrt.journal import Journal
 from orin_rerank.engines.tensorrt.profiles import Extent, ShapeProfile
-from orin_rerank.engines.tensorrt.runtime import DeviceArray, Journal, LoadedPlan, PlanLane, PlanRuntime
+from orin_rerank.engines.tensorrt.runtime import DeviceArray, LoadedPlan, PlanLane, PlanRuntime
 from orin_rerank.errors import DeviceLostError, EngineError, InternalError, PlanError
 
 if TYPE_CHECKING:
@@ -264,7 +265,7 @@ def test_why_a_plan_is_not_taken_decides_what_to_do(
 
 @pytest.mark.parametrize("change", [{"kind": "BF16"}, {"location": "HOST"}, {"shape_inference": True}])
 def test_a_plan_that_wants_what_is_not_given_is_refused(
-    graph: Path, load: Callable[[Path], LoadedPlan], change: dict[str, object]
+    graph: Path, gpu: FakeGpu, load: Callable[[Path], LoadedPlan], change: dict[str, object]
 ) -> None:
     path = write_plan(graph.with_suffix(".plan"), graph, [SHORT])
     value = json.loads(path.read_text())
@@ -273,6 +274,7 @@ def test_a_plan_that_wants_what_is_not_given_is_refused(
     with pytest.raises(PlanError) as caught:
         load(path)
     assert caught.value.item == "adds.plan: b"
+    assert (len(gpu.engines), gpu.strays) == (0, 0)
 
 
 def test_a_freed_plan_leaves_nothing(gpu: FakeGpu, cuda: CudaThread, plan: LoadedPlan, bench: Bench) -> None:

@@ -25,7 +25,7 @@ from orin_rerank.engines.feeding import (
 from orin_rerank.engines.memory import ALIGNMENT, cuda_block
 from orin_rerank.engines.pool import BufferPool, ImageCapacity
 from orin_rerank.engines.port import EngineInfo
-from orin_rerank.engines.tensorrt.runtime import DeviceArray, PlanLane
+from orin_rerank.engines.tensorrt.runtime import DeviceArray, PlanLane, let_go
 from orin_rerank.errors import DeviceLostError, InternalError, PlanError
 
 if TYPE_CHECKING:
@@ -189,7 +189,8 @@ class TensorRtEngine:
             address = 0 if scratch is None else scratch.address
             try:
                 lanes = [PlanLane(plan, stream.handle, address, nbytes) for plan in self._plans]
-            except BaseException:
+            except BaseException as error:
+                let_go(error)  # no context of this lane may outlive its memory
                 if scratch is not None:
                     scratch.free()
                 raise

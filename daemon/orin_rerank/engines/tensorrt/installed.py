@@ -5,8 +5,9 @@ from __future__ import annotations
 import functools
 
 from orin_rerank.engines.tensorrt.api import trt
+from orin_rerank.engines.tensorrt.journal import Journal
 from orin_rerank.engines.tensorrt.network import BuildLogger
-from orin_rerank.engines.tensorrt.runtime import Journal, PlanRuntime
+from orin_rerank.engines.tensorrt.runtime import PlanRuntime
 
 __all__ = ["installed_runtime"]
 

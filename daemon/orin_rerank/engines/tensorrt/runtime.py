@@ -10,19 +10,15 @@ can be imported, and its order of calls tested, where there are none.
 
 from __future__ import annotations
 
-import logging
-import threading
-from collections import deque
+import traceback
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from orin_rerank.engines.cuda_driver import is_device_lost
 from orin_rerank.engines.memory import ALIGNMENT
-from orin_rerank.engines.tensorrt.symptoms import lacks_memory
-from orin_rerank.errors import DeviceLostError, EngineError, InternalError, PlanError
-from orin_rerank.telemetry.log import fields
+from orin_rerank.engines.tensorrt.journal import is_of_plan
+from orin_rerank.errors import EngineError, InternalError, PlanError
 
 if TYPE_CHECKING:
     import mmap
@@ -31,11 +27,11 @@ if TYPE_CHECKING:
 
     import tensorrt as trt
 
+    from orin_rerank.engines.tensorrt.journal import Journal
+
     Shapes: TypeAlias = Mapping[str, tuple[int, ...]]
 
-__all__ = ["DeviceArray", "Journal", "LoadedPlan", "PlanLane", "PlanRuntime", "TensorSpec"]
-
-_log = logging.getLogger(__name__)
+__all__ = ["DeviceArray", "LoadedPlan", "PlanLane", "PlanRuntime", "TensorSpec", "let_go"]
 
 _DTYPES: Final[dict[str, np.dtype[Any]]] = {
     "FLOAT": np.dtype(np.float32),
@@ -45,49 +41,6 @@ _DTYPES: Final[dict[str, np.dtype[Any]]] = {
     "INT8": np.dtype(np.int8),
     "BOOL": np.dtype(np.bool_),
 }
-_REMEMBERED: Final = 8
-
-
-class Journal:
-    """What TensorRT says goes to the project's journal, and its last errors into our own.
-
-    TensorRT takes the first logger of a process for everything in it, so there is one of these.
-    """
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._errors: deque[str] = deque(maxlen=_REMEMBERED)
-
-    def say(self, severity: str, text: str) -> None:
-        """Takes a message; called by TensorRT, from whichever thread."""
-        if severity == "WARNING":
-            _log.warning("TensorRT warns", extra=fields(text=text))
-            return
-        _log.error("TensorRT failed", extra=fields(severity=severity, text=text))
-        with self._lock:
-            self._errors.append(text)
-
-    def errors(self) -> list[str]:
-        """The errors since the last call of this."""
-        with self._lock:
-            errors = list(self._errors)
-            self._errors.clear()
-        return errors
-
-    def failure(self, what: str, item: str) -> EngineError:
-        """The error to raise after a call that did not succeed, by what TensorRT said of it.
-
-        Args:
-            what: Such as `a context could not be made`.
-            item: The plan.
-        """
-        errors = self.errors()
-        said = "; ".join(errors) or "TensorRT does not say why"
-        if any(map(is_device_lost, errors)):
-            return DeviceLostError(f"{what}: {said}", item=item)
-        if any(map(lacks_memory, errors)):
-            return EngineError(f"{what}, since memory ran out: {said}", item=item)
-        return EngineError(f"{what}: {said}", item=item)
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,10 +99,16 @@ class PlanRuntime:
         engine: trt.ICudaEngine | None = self.runtime.deserialize_cuda_engine(plan)
         if engine is None:
             failure = self.journal.failure("TensorRT does not take the plan", name)
-            if _is_of_plan(failure.message):
+            if is_of_plan(failure.message):
                 raise PlanError(f"{failure.message}; it must be built again", item=name)
             raise failure
-        return LoadedPlan(engine, self, name)
+        try:
+            return LoadedPlan(engine, self, name)
+        except BaseException as error:
+            let_go(error)
+            raise
+        finally:
+            del engine
 
 
 class LoadedPlan:
@@ -340,15 +299,15 @@ class PlanLane:
             raise self.plan.journal.failure(what, self.plan.name) from error
 
 
-def _is_of_plan(message: str) -> bool:
-    """Whether it is the plan that TensorRT does not take; it may be CUDA that fails, and building again helps nobody.
+def let_go(error: BaseException) -> None:
+    """Frees what the frames of an error hold.
 
-    A plan of another version is `Error Code 1: Serialization (... magicTag == kEXPECTED_MAGIC_TAG failed ...)` or
-    `... is not compatible with this version of TensorRT`; what CUDA does not do, `Error Code 1: Cuda Runtime (...)`.
+    Otherwise engines and contexts would go when the error does: later than what they need, and in any thread.
     """
-    if is_device_lost(message) or lacks_memory(message):
-        return False
-    return "Cuda Runtime" not in message or "Serialization" in message or "compatible" in message
+    current: BaseException | None = error
+    while current is not None:
+        traceback.clear_frames(current.__traceback__)
+        current = current.__context__
 
 
 def _dims(dims: Sequence[int]) -> tuple[int, ...]:
