@@ -1,6 +1,6 @@
 # Every target makes what it needs in .venv by itself; it takes Python 3.10 to 3.12 and nothing else.
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-oracle lint format bench clean
+.PHONY: help demo test test-compile compile-8b test-oracle lint format bench clean
 .SUFFIXES:
 
 PYTHON ?= $(shell for p in python3 python3.12 python3.11 python3.10; do \
@@ -18,6 +18,9 @@ help:
 	@echo "make lint         ruff, mypy --strict, the layer check, buf"
 	@echo "make bench        speeds, side by side with transformers (installs torch)"
 	@echo "make test-oracle  compare with transformers' own models (installs torch)"
+	@echo "make test-compile compile every graph with TensorRT-RTX (on x86-64; installs its wheels)"
+	@echo "make compile-8b   compile the 8B at its full size: time and memory (20 GiB of it)"
+	@echo "make  mypy against NVIDIA's whole interface in place of our part of it"
 	@echo "make clean        remove what the other targets made"
 
 $(VENV)/bin/python:
@@ -32,6 +35,10 @@ $(VENV)/.test: $(SOURCES) | $(VENV)/bin/python
 	$(BIN)/python $(PIP) --editable '.[test]'
 	@touch $@ $(VENV)/.run
 
+$(VENV)/.compile: $(SOURCES) | $(VENV)/bin/python
+	$(BIN)/python $(PIP) --editable '.[test,compile-test]'
+	@touch $@ $(VENV)/.test $(VENV)/.run
+
 # The processor is enough for torch here; where the package index only has its CUDA build, this takes some GB.
 $(ORACLE)/.ready: $(SOURCES)
 	@test -n "$(PYTHON)" || { echo "no Python 3.10, 3.11 or 3.12 was found; name one: make PYTHON=/path/to/python3" >&2; exit 1; }
@@ -45,6 +52,12 @@ demo: $(VENV)/.run
 
 test: lint
 	$(BIN)/python -m pytest --ignore tests/oracle $(PYTEST_ARGS)
+
+test-compile: $(VENV)/.compile
+	$(BIN)/python -m pytest tests/engines/tensorrt $(PYTEST_ARGS)
+
+compile-8b: $(VENV)/.compile
+	$(BIN)/python tests/engines/tensorrt/measure_8b.py $(COMPILE_ARGS)
 
 test-oracle: $(ORACLE)/.ready
 	$(ORACLE)/bin/python -m pytest -m oracle tests/oracle $(PYTEST_ARGS)

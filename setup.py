@@ -123,6 +123,8 @@ setup(
             "types-protobuf>=6",
             "types-setuptools>=77",
         ],
+        # NVIDIA's compiler, which needs no GPU, to compile every graph in tests; on other machines those are skipped.
+        "compile-test": ['tensorrt-rtx-cu13==1.7.1.116; sys_platform == "linux" and platform_machine == "x86_64"'],
         # The reference implementations, to compare with; never at run time.
         "oracle": ["qwen-vl-utils>=0.0.14", "torch>=2.9", "transformers>=4.57"],
     },

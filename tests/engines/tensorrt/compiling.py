@@ -62,7 +62,6 @@ def compile_graph(
     profiles: Sequence[ShapeProfile],
     *,
     weights: Path | None = None,
-    stripped: bool = False,
     level: int = 0,
     watch: Watch = lambda _event: None,
 ) -> BuildReport:
@@ -75,6 +74,5 @@ def compile_graph(
         weights=weights,
         level=level,
         target=TARGET,
-        stripped=stripped,
     )
     return PlanBuilder().build(job, watch)

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from orin_rerank.engines.tensorrt.builder import BuildLimits, PlanBuilder
+from orin_rerank.engines.tensorrt.builder import CHILD, BuildLimits, PlanBuilder
 from orin_rerank.engines.tensorrt.job import BuilderSaid, BuildJob, PhaseStarted, StepDone
 from orin_rerank.engines.tensorrt.profiles import Extent, ShapeProfile
 from orin_rerank.errors import (
@@ -140,9 +140,16 @@ def test_an_error_of_whoever_watches_leaves_no_process(tmp_path: Path, builder: 
     assert names_in(tmp_path) == set()
 
 
+def test_the_real_process_says_that_there_is_no_compiler(tmp_path: Path) -> None:
+    (tmp_path / "tensorrt.py").write_text("print('noise')\nraise ImportError('libnvinfer.so.10: cannot open')\n")
+    command = ("env", f"PYTHONPATH={tmp_path}", *CHILD)
+    with pytest.raises(TensorRtMissingError, match=r"tensorrt: cannot be imported: libnvinfer\.so\.10"):
+        PlanBuilder(command=command).build(job_of("good", tmp_path))
+
+
 def test_a_job_travels_whole(tmp_path: Path) -> None:
     profiles = (ShapeProfile("64 tokens", {"tokens": Extent(1, 64, 64), "known": Extent(1, 8, 512)}),)
-    job = BuildJob(tmp_path / "a b.onnx", tmp_path / "ä.plan", profiles, 5, tmp_path, None, 1, "SM86", stripped=True)
+    job = BuildJob(tmp_path / "a b.onnx", tmp_path / "ä.plan", profiles, 5, tmp_path, None, 1, "SM86")
     assert BuildJob.from_line(job.to_line()) == job
     assert "\n" not in job.to_line()
 

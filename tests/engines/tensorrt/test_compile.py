@@ -18,6 +18,7 @@ from orin_rerank.engines.bundle import Bundle
 from orin_rerank.engines.graph_files import model_weights, write_graph_pair
 from orin_rerank.engines.tensorrt.builder import PlanBuilder
 from orin_rerank.engines.tensorrt.job import BuildJob, PhaseFinished, PhaseStarted, StepDone
+from orin_rerank.engines.tensorrt.progress import BuildProgress
 from orin_rerank.errors import BuildCancelledError, BuildError, GraphRefusedError
 from orin_rerank.graph.builder import Dialect, Precision
 from orin_rerank.graph.places import text_places, vision_places
@@ -25,6 +26,7 @@ from orin_rerank.graph.probes import ObservedForm, SwitchedForm
 
 if TYPE_CHECKING:
     from orin_rerank.engines.bundle import GraphEntry
+    from orin_rerank.engines.tensorrt.job import BuildEvent
     from orin_rerank.graph.architecture import Architecture
 
 pytestmark = needs_compiler
@@ -106,6 +108,7 @@ def test_true_widths_with_two_layers(size: str, precision: Precision, tmp_path: 
     for entry in entries:
         copy_graphs(tmp_path, tmp_path, entry)
         assert weights < compile_pair(tmp_path, entry, architecture) < weights * 1.25 + (64 << 20)
+    (tmp_path / "model.safetensors").unlink()  # up to a gigabyte, which pytest would keep for three runs
 
 
 @pytest.mark.parametrize("form", ["observed", "switched"])
@@ -127,11 +130,19 @@ def test_graphs_that_calibration_runs(mini: Architecture, tmp_path: Path, form: 
 
 
 def test_a_whole_ladder_reports_its_progress(mini: Architecture, tmp_path: Path) -> None:
-    seen: list[object] = []
+    seen: list[BuildEvent] = []
     ladder = text_ladder(mini, tokens=512, budget=128)
     assert [profile.name for profile in ladder] == ["64 tokens", "128 tokens", "512 tokens"]
     graph = MINI / "text.primitive.fp16.onnx"
-    report = compile_graph(graph, tmp_path, ladder, watch=seen.append)
+    progress = BuildProgress()
+    fractions = [0.0]
+
+    def watch(event: BuildEvent) -> None:
+        seen.append(event)
+        progress(event)
+        fractions.append(progress.fraction)
+
+    report = compile_graph(graph, tmp_path, ladder, watch=watch)
     assert report.done.runtime.startswith("tensorrt_rtx ")
     assert report.done.layers > 500
     assert 0 < report.done.seconds < 600
@@ -141,6 +152,9 @@ def test_a_whole_ladder_reports_its_progress(mini: Architecture, tmp_path: Path)
     assert started[0] == finished[-1] == "Building engine"
     assert sorted(started) == sorted(finished)
     assert sum(isinstance(event, StepDone) for event in seen) > 100
+    assert fractions == sorted(fractions)
+    assert fractions[-1] == 1.0
+    assert len(set(fractions)) > 50
 
 
 def test_cancelling_a_real_build(mini: Architecture, tmp_path: Path) -> None:

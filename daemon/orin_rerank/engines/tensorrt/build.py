@@ -121,8 +121,6 @@ def _configured(builder: trt.Builder, job: BuildJob) -> trt.IBuilderConfig:
     config.default_device_type = trt.DeviceType.GPU
     # A graph is one chain of products. What little could run beside it is not worth the memory of a second stream.
     config.max_aux_streams = 0
-    if job.stripped:
-        config.set_flag(trt.BuilderFlag.STRIP_PLAN)
     return config
 
 

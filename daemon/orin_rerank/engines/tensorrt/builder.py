@@ -27,9 +27,10 @@ if TYPE_CHECKING:
 
     from orin_rerank.engines.tensorrt.job import BuildJob, Watch
 
-__all__ = ["BuildLimits", "BuildReport", "PlanBuilder"]
+__all__ = ["CHILD", "BuildLimits", "BuildReport", "PlanBuilder"]
 
 CHILD: Final = (sys.executable, "-m", "orin_rerank.engines.tensorrt.child")
+"""What runs as the process that compiles."""
 
 _POLL_S: Final = 0.1
 _ADVICE: Final = (

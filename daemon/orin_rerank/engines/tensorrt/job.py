@@ -46,7 +46,6 @@ class BuildJob:
         timing_cache: File of measured kernels, read if it fits this compiler and GPU, and written afterwards.
         level: How hard to look for fast kernels, from 0 to 5.
         target: The GPU, such as `SM86`, where the compiler can choose; None means that of this machine.
-        stripped: Whether to leave the weights out of the plan, which cannot run as it is then.
     """
 
     graph: Path
@@ -57,7 +56,6 @@ class BuildJob:
     timing_cache: Path | None = None
     level: int = DEFAULT_LEVEL
     target: str | None = None
-    stripped: bool = False
 
     def to_line(self) -> str:
         """One line of JSON."""
@@ -117,7 +115,7 @@ class BuildDone:
         layers: Of the network, before anything was fused.
         seconds: From reading the graph to the plan on disk.
         peak_bytes: Most memory that the process held at a time.
-        timing_cache_used: Whether kernels measured earlier were taken over.
+        timing_cache_used: Whether the compiler took a file of kernels measured earlier; damaged ones it takes as empty.
     """
 
     runtime: str
