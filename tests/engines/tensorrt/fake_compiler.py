@@ -58,7 +58,13 @@ def lose_memory_and_not_know_it() -> None:
     failed(NO_KERNEL)
 
 
+def hang_at_the_end() -> None:
+    os.close(sys.stdout.fileno())
+    time.sleep(600)
+
+
 ENDS = {
+    "hangs-at-the-end": lambda _, __: hang_at_the_end(),
     "good": lambda plan, _: done(plan),
     "killed": lambda _, __: die(signal.SIGKILL),
     "killed-above-256-mib": succeed_in_256_mib,

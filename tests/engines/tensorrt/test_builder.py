@@ -58,6 +58,11 @@ def test_half_the_workspace_until_memory_suffices(builder: PlanBuilder, tmp_path
     assert names_in(tmp_path) == {"text.plan"}
 
 
+def test_attempts_are_few(builder: PlanBuilder, tmp_path: Path) -> None:
+    with pytest.raises(BuildOutOfMemoryError, match="in 3 attempts, the last with a workspace of 1024 MiB"):
+        builder.build(job_of("killed", tmp_path, 4096 * MIB))
+
+
 @pytest.mark.parametrize(
     ("name", "says"),
     [
@@ -88,6 +93,7 @@ def test_memory_that_ran_out(builder: PlanBuilder, tmp_path: Path, name: str, sa
         ("missing", TensorRtMissingError, "no bindings"),
         ("segfault", BuildError, "segfault.onnx: the process that compiles ended by signal SIGSEGV: a last word"),
         ("says-nothing", BuildError, "ended by exit status 0"),
+        ("hangs-at-the-end", BuildError, "fell silent for good"),
         ("babbles", InternalError, "no event"),
     ],
 )

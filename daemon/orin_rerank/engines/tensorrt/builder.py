@@ -52,12 +52,14 @@ class BuildLimits:
         total_s: For one attempt.
         silence_s: Without any event: a board that is out of memory may hang rather than fail.
         grace_s: From asking a process to stop until it is killed.
+        attempts: How many are made where memory is short. Most of it goes to weights, which no workspace changes.
         least_workspace_bytes: No attempt is made with less.
     """
 
     total_s: float = 6 * 3600.0
     silence_s: float = 1800.0
     grace_s: float = 3.0
+    attempts: int = 3
     least_workspace_bytes: int = 64 << 20
 
 
@@ -115,7 +117,7 @@ class PlanBuilder:
             if not isinstance(done, BuildOutOfMemoryError):
                 return BuildReport(done, attempts, job.workspace_bytes)
             half = job.workspace_bytes // 2
-            if half < self._limits.least_workspace_bytes:
+            if attempts == self._limits.attempts or half < self._limits.least_workspace_bytes:
                 tried = f"in {attempts} attempts, the last with a workspace of {job.workspace_bytes >> 20} MiB"
                 raise BuildOutOfMemoryError(f"{done.message} ({tried}); {_ADVICE}", item=done.item)
             watch(BuilderSaid("WARNING", f"{done}; trying again with a workspace of {half >> 20} MiB"))

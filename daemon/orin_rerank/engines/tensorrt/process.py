@@ -40,10 +40,17 @@ class BuildProcess:
         self._events: queue.Queue[BuildEvent | InternalError | None] = queue.Queue()
         self._tail: deque[str] = deque(maxlen=_TAIL_LINES)
         self._short_of_memory = ""
+        self._was_killed_here = False
         self.has_ended = False
         # A group of its own: the terminal's Ctrl-C is ours to handle, and what it may start ends with it.
         self._process = subprocess.Popen(  # noqa: S603 # no shell, and no argument that came from outside
-            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True
+            command,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            start_new_session=True,
+            # What lies in the folder that this was started in is no module of ours; Python 3.10 does not know this yet.
+            env={**os.environ, "PYTHONSAFEPATH": "1"},
         )
         assert self._process.stdin is not None
         assert self._process.stdout is not None
@@ -53,7 +60,6 @@ class BuildProcess:
             threading.Thread(target=self._read_events, args=(self._process.stdout,), daemon=True),
             threading.Thread(target=self._read_errors, args=(self._process.stderr,), daemon=True),
         ]
-
         for thread in self._threads:
             thread.start()
         with contextlib.suppress(OSError):  # it died before it read; how will be seen
@@ -101,6 +107,8 @@ class BuildProcess:
         graph = self.job.graph.name
         if self._short_of_memory:
             return BuildOutOfMemoryError(f"the compiler ran out of memory: {self._short_of_memory}", item=graph)
+        if self._was_killed_here:
+            return BuildError("the process that compiles fell silent for good, but did not end", item=graph)
         if code == -signal.SIGKILL:
             return BuildOutOfMemoryError(
                 "the process that compiles was killed (SIGKILL), as the kernel does where memory runs out", item=graph
@@ -139,6 +147,7 @@ class BuildProcess:
     def _kill(self) -> int:
         self._close_input()
         if self._process.poll() is None:
+            self._was_killed_here = True
             os.killpg(self._process.pid, signal.SIGKILL)
         return self._process.wait()
 
