@@ -216,7 +216,7 @@ class TestTheGate:
         at, diary = dataclasses.replace(made.at, store=EngineStore(tmp_path / "state")), Diary()
         result = at.calibrate(diary, data=data)
         assert result.warnings == tuple(diary.warnings) == ("the model takes images, but there are none",)
-        with pytest.raises(CalibrationError, match="never reached this place") as caught:
+        with pytest.raises(CalibrationError, match="never reached this place: it has no pictures") as caught:
             at.calibrate(data=data, plan=PlanOptions(vision=Mode.INT8))
         assert caught.value.item == "patches"
 

@@ -85,7 +85,9 @@ def calibrate(
     reuse: Annotated[
         Path | None,
         typer.Option(
-            metavar="FOLDER", help="An earlier engine, whose plan is applied again as it is.", show_default=False
+            metavar="FOLDER",
+            help="An earlier engine: its plan is tried first, without calibrating.",
+            show_default=False,
         ),
     ] = None,
     threads: Annotated[
@@ -105,11 +107,16 @@ def calibrate(
         orin-rerank calibrate --data /srv/my-queries
         orin-rerank evaluate --precision int8 --against full
 
+    The table of places has, for each: by how much margins move when it alone is INT8 (shift, a root mean square), the
+    share of its output that INT8 loses, with its smoothing and without, the smoothing's strength from 0 to 1, and its
+    share of the work.
+
     A calibration set is a folder with dataset.jsonl, one query a line, and pictures; 256 pairs or more, of the kind
     that the machine will see:
 
         {"query": [{"text": "red fire engine"}], "language": "en",
-         "documents": [{"content": [{"image": "images/a.webp"}]}, {"content": [{"text": "a ladder"}]}]}
+         "documents": [{"content": [{"image": "images/a.webp"}]},
+                       {"content": [{"text": "a ladder"}]}]}
 
     docs/calibration-data.md says the rest. --json writes {"engine", "digest", "warnings", "coverage", "plan", "gate",
     "refused", "stages"}; "refused" has the gate's reasons for each plan that was tried before.
@@ -177,7 +184,9 @@ def _calibrated(source: Bundle, options: CalibrationOptions, store: EngineStore,
             return pipeline.calibrate(source, options, store, shown)
         except RefusedPrecisionError:
             if shown.last is not None:
+                shown.show("")
                 shown.show(paired_table(shown.last.report, "int8", "full"))
+                shown.show("gate: refused; nothing is installed, and what was in service stays\n")
             raise
 
 
@@ -186,6 +195,7 @@ def _show(result: CalibrationResult, out: Console) -> None:
     from orin_rerank.cli.calibration_tables import plan_summary, plan_table, stages_table
     from orin_rerank.cli.evaluation_tables import paired_table
 
+    out.print()
     if result.plan.ranking:
         out.print(plan_table(result.plan, _SHOWN_PLACES))
     out.print(plan_summary(result.plan), "\n", highlight=False)
@@ -193,6 +203,5 @@ def _show(result: CalibrationResult, out: Console) -> None:
     out.print("gate: passed\n", style="green")
     out.print(stages_table(result.ledger))
     size = sum(entry.bytes for entry in result.bundle.manifest.files.values())
-    out.print(
-        f"\nin service from the next start on: {result.folder}, {size / 1e6:.1f} MB", markup=False, soft_wrap=True
-    )
+    out.print(f"\n{size / 1e6:.1f} MB, in service from the next start on:")
+    out.print(str(result.folder), markup=False, soft_wrap=True)

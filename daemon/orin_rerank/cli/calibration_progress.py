@@ -46,6 +46,7 @@ class ShownCalibration(Spectator):
             TimeElapsedColumn(),
             console=self._err,
             transient=True,
+            disable=not self._err.is_terminal,
         )
         self._task: TaskID | None = None
         self._attempts = 0
@@ -60,8 +61,9 @@ class ShownCalibration(Spectator):
         self._progress.stop()
 
     def show(self, what: RenderableType) -> None:
-        """Prints something among the results, without the progress display getting into it."""
-        self._print(self._out, what)
+        """Prints something among the results, above the progress display where that is on the same screen."""
+        same_screen = self._out.is_terminal and self._err.is_terminal
+        (self._err if same_screen else self._out).print(what)
 
     def on_stage(self, stage: str, done: int, total: int) -> None:
         """Shows how far a stage is."""
@@ -75,11 +77,10 @@ class ShownCalibration(Spectator):
     def on_coverage(self, card: Coverage) -> None:
         """Shows the card at once: whether the rest is worth waiting for can be told by it."""
         self.show(coverage_table(card))
-        self.show("")
 
     def on_warning(self, warning: str) -> None:
         """Shows a warning."""
-        self._print(self._err, Text(f"warning: {warning}", style="yellow"))
+        self._err.print(Text(f"warning: {warning}", style="yellow"))
 
     def on_attempt(self, plan: QuantizationPlan, record: GateRecord) -> None:
         """Shows why a plan was refused."""
@@ -87,9 +88,4 @@ class ShownCalibration(Spectator):
         self._attempts += 1
         if reasons := record.verdict.reasons:
             wide = f"with {plan.wide_share:.1%} of the decoder's work wide"
-            self._print(self._err, Text(f"plan {self._attempts}, {wide}: {'; '.join(reasons)}", style="yellow"))
-
-    def _print(self, console: Console, what: RenderableType) -> None:
-        self._progress.stop()
-        console.print(what)
-        self._progress.start()
+            self._err.print(Text(f"plan {self._attempts}, {wide}: {'; '.join(reasons)}", style="yellow"))

@@ -52,7 +52,7 @@ def plan_table(plan: QuantizationPlan, most: int) -> Table:
     )
     table.add_column("place", no_wrap=True)
     table.add_column("now")
-    table.add_column("margins move", justify="right")
+    table.add_column("shift", justify="right")
     table.add_column("output error", justify="right")
     table.add_column("unsmoothed", justify="right", style="dim")
     table.add_column("strength", justify="right")
@@ -61,7 +61,10 @@ def plan_table(plan: QuantizationPlan, most: int) -> Table:
     for place in ranking[:most]:
         table.add_row(
             place.place,
-            Text(place.mode.value, style="green" if place.mode is Mode.INT8 else "yellow"),
+            Text(
+                f"{place.mode.value} by row" if place.by_row else place.mode.value,
+                style="green" if place.mode is Mode.INT8 else "yellow",
+            ),
             f"{place.margin_shift:.3f}",
             _percent(place.error),
             _percent(place.plain_error),
@@ -69,7 +72,7 @@ def plan_table(plan: QuantizationPlan, most: int) -> Table:
             f"{place.share:.1%}",
         )
     if len(ranking) > most:
-        table.caption = f"and {counted(len(ranking) - most, 'place')} that cost less"
+        table.caption = f"and {counted(len(ranking) - most, 'cheaper place')}"
         table.caption_justify = "left"
     return table
 
@@ -79,9 +82,10 @@ def plan_summary(plan: QuantizationPlan) -> str:
     counts = plan.counts()
     parts = [f"{counts[Mode.INT8]} places in INT8"]
     if counts[Mode.WEIGHTS]:
-        parts.append(f"{counts[Mode.WEIGHTS]} with weights stored as INT8")
-    parts.append(f"{counts[Mode.WIDE]} wide")
-    return f"{', '.join(parts)} ({plan.wide_share:.1%} of the decoder's work)"
+        parts.append(f"{counts[Mode.WEIGHTS]} stored as INT8")
+    if counts[Mode.WIDE]:
+        parts.append(f"{counts[Mode.WIDE]} wide")
+    return f"{', '.join(parts)}; {1 - plan.wide_share:.1%} of the decoder's work in INT8"
 
 
 def stages_table(ledger: Ledger) -> Table:

@@ -69,7 +69,7 @@ class CalibrationOptions:
     """What a person may choose.
 
     Attributes:
-        data: Folder of the calibration set.
+        data: Folder of the calibration set; not read where a plan is reused.
         evaluation: Folder of the judged set that decides.
         plan: What may be INT8.
         thresholds: The gate's.
@@ -179,8 +179,9 @@ def calibrate(
             source.verify()
             bench.check_weights()
         with ledger.stage("reading the sets"):
-            for _ in read_calibration_set(options.data):
-                pass
+            if options.reuse is None:
+                for _ in read_calibration_set(options.data):
+                    pass
             judged = JudgedSet.open(options.evaluation, least=options.thresholds.min_queries)
         return _Calibration(bench, options, store, staged, ledger, spectator, judged).run()
 

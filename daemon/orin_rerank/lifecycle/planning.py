@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from orin_rerank.graph.places import Place
-    from orin_rerank.lifecycle.ledger import Ledger, Stage
+    from orin_rerank.lifecycle.ledger import Ledger
     from orin_rerank.lifecycle.workbench import Workbench
     from orin_rerank.prompt.encoded import EncodedRequest, Float32Array
     from orin_rerank.quantization.calibration_set import CalibrationRequest
@@ -169,8 +169,7 @@ def make_plan(bench: Workbench, data: Path, seen: Observations, ledger: Ledger, 
         },
         smoothing=scales,
     )
-    weights = weight_steps(bench.checkpoint, places, scales)
-    sensitivity = _try_places(bench, data, places, scheme, weights, ledger, options.sensitivity_pairs)
+    weights, sensitivity = _try_places(bench, data, places, scheme, ledger, options.sensitivity_pairs)
     planned = [
         _int8_plan(place, steps[place.name], smoothings[place.name], sensitivity)
         if place.name in steps
@@ -251,11 +250,17 @@ def _smooth(bench: Workbench, places: list[Place], ranges: Ranges, ledger: Ledge
 def _observe_smoothed(
     bench: Workbench, data: Path, places: list[Place], scales: Mapping[str, Float32Array], ledger: Ledger
 ) -> Ranges:
-    collector = RangeCollector(places)
+    collector = RangeCollector(places, kept_rows=0)  # steps follow from the largest values alone
+    requests = (encode(bench, request) for request in read_calibration_set(data, decode=False))
+
+    def count(_: int, margins: Float32Array) -> None:
+        stage.pairs += len(margins)
+        ledger.tell(stage, stage.pairs, 0)
+
     with ledger.stage("observing smoothed activations") as stage:
         runner, graph = bench.observed(collector, scales)
         try:
-            scores = score_requests(runner, _encoded(bench, data, stage, ledger), bench.budget)
+            scores = score_requests(runner, requests, bench.budget, count)
         finally:
             runner.close()
         stage.tokens, stage.images = scores.tokens, scores.images
@@ -267,11 +272,12 @@ def _try_places(
     data: Path,
     places: list[Place],
     scheme: Scheme,
-    steps: Mapping[str, Float32Array],
     ledger: Ledger,
     pairs: int,
-) -> Sensitivity:
+) -> tuple[dict[str, Float32Array], Sensitivity]:
+    """The steps of the places' smoothed weights, and what each place costs with them."""
     with ledger.stage("trying each place in INT8") as stage:
+        steps = weight_steps(bench.checkpoint, places, scheme.smoothing)
         requests = _spread_sample(bench, data, pairs)
         runner, switches = bench.switched(scheme, steps)
 
@@ -284,25 +290,20 @@ def _try_places(
             return np.concatenate(scores.margins)
 
         try:
-            return measure_sensitivity(
+            return steps, measure_sensitivity(
                 score, [place.name for place in places], lambda done, total: ledger.tell(stage, done, total)
             )
         finally:
             runner.close()
 
 
-def _encoded(bench: Workbench, data: Path, stage: Stage, ledger: Ledger) -> Iterator[EncodedRequest]:
-    for request in read_calibration_set(data, decode=False):
-        yield encode(bench, request)
-        stage.pairs += len(request.documents)
-        ledger.tell(stage, stage.pairs, 0)
-
-
 def _spread_sample(bench: Workbench, data: Path, pairs: int) -> list[EncodedRequest]:
     """About so many pairs, from requests all over the set, so that every kind of them is there."""
-    sizes = [len(request.documents) for request in read_calibration_set(data, decode=False)]
-    wanted = max(1, round(pairs * len(sizes) / sum(sizes)))
-    chosen = {round(number) for number in np.linspace(0, len(sizes) - 1, min(wanted, len(sizes)))}
+    count = documents = 0
+    for request in read_calibration_set(data, decode=False):
+        count, documents = count + 1, documents + len(request.documents)
+    wanted = max(1, round(pairs * count / documents))
+    chosen = {round(number) for number in np.linspace(0, count - 1, min(wanted, count))}
     return [
         encode(bench, request)
         for number, request in enumerate(read_calibration_set(data, decode=False))
