@@ -45,14 +45,20 @@ def _expected(request: EncodedRequest) -> list[float]:
 def test_every_margin_comes_back_in_its_place(slots: int) -> None:
     engine = FakeEngine(slots=slots)
     requests = _requests(60)
-    done = {}
-    scores = score_requests(_runner(engine), iter(requests), TokenBudget.fixed(60), done.__setitem__)
+    scores = score_requests(_runner(engine), iter(requests), TokenBudget.fixed(60))
     assert [margins.tolist() for margins in scores.margins] == [_expected(request) for request in requests]
     assert all(margins.dtype == np.float32 for margins in scores.margins)
-    assert {n: margins.tolist() for n, margins in done.items()} == dict(enumerate(map(_expected, requests)))
     assert scores.images == sum(len(batch) for batch in engine.encoded)
     assert scores.tokens == sum(engine.computed)
     assert len(engine.computed) < sum(len(request.documents) for request in requests)
+
+
+def test_margins_that_are_handed_over_are_not_kept() -> None:
+    requests = _requests(60)
+    done = {}
+    scores = score_requests(_runner(FakeEngine(slots=2)), requests, TokenBudget.fixed(60), done.__setitem__)
+    assert {n: margins.tolist() for n, margins in done.items()} == dict(enumerate(map(_expected, requests)))
+    assert scores.margins == []
 
 
 def test_it_reads_only_a_little_ahead() -> None:

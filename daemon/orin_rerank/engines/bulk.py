@@ -25,24 +25,33 @@ __all__ = ["BulkScores", "score_requests"]
 class BulkScores:
     """Margins of many requests.
 
+    Args:
+        on_request: Is handed each request's margins; None has them kept.
+
     Attributes:
-        margins: For each request, in order, float32 `[documents]`.
+        margins: For each request, in order, float32 `[documents]`; none where they were handed over, so that what is
+            held does not grow with the requests.
         tokens: Tokens that the decoder computed, over all packs.
         images: Images that the vision encoder computed.
     """
 
-    def __init__(self, on_request: Callable[[int, Float32Array], None]) -> None:
+    def __init__(self, on_request: Callable[[int, Float32Array], None] | None) -> None:
         self.margins: list[Float32Array] = []
         self.tokens = 0
         self.images = 0
-        self._missing: list[int] = []
+        self._expected = 0
+        self._unfinished: dict[int, Float32Array] = {}
+        self._missing: dict[int, int] = {}
         self._on_request = on_request
 
     def expect(self, request: EncodedRequest) -> None:
         """Makes room for the next request's margins."""
         documents = len(request.documents)
-        self.margins.append(np.full(documents, np.nan, np.float32))
-        self._missing.append(documents)
+        margins = np.full(documents, np.nan, np.float32)
+        self._unfinished[self._expected], self._missing[self._expected] = margins, documents
+        self._expected += 1
+        if self._on_request is None:
+            self.margins.append(margins)
 
     def add(self, pack: Pack, result: PackResult) -> None:
         """Takes the margins of one pack, whose tags are `(request, document)`."""
@@ -50,17 +59,20 @@ class BulkScores:
         self.images += len(result.encoded_images)
         for tag, margin in zip(pack.tags, result.margins, strict=True):
             request, document = cast("tuple[int, int]", tag)
-            self.margins[request][document] = margin
+            self._unfinished[request][document] = margin
             self._missing[request] -= 1
             if not self._missing[request]:
-                self._on_request(request, self.margins[request])
+                del self._missing[request]
+                finished = self._unfinished.pop(request)
+                if self._on_request is not None:
+                    self._on_request(request, finished)
 
 
 def score_requests(
     runner: Runner,
     requests: Iterable[EncodedRequest],
     budget: TokenBudget,
-    on_request: Callable[[int, Float32Array], None] = lambda _number, _margins: None,
+    on_request: Callable[[int, Float32Array], None] | None = None,
 ) -> BulkScores:
     """Scores requests that may be made as they are needed.
 
@@ -68,7 +80,8 @@ def score_requests(
         runner: The engine.
         requests: Encoded one after the other, in the calling thread, while packs run.
         budget: How long packs should be.
-        on_request: Told a request's number and margins once it has all of them; nearly in order.
+        on_request: Told a request's number and margins once it has all of them; nearly in order. Without it they are
+            kept.
 
     Raises:
         NonFiniteScoreError: If a margin is NaN or infinite.

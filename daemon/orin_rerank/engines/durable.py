@@ -32,7 +32,7 @@ def sync_tree(folder: Path) -> None:
 
 
 def part_of(path: Path) -> Path:
-    """Where `replace_file` writes before the file appears; whoever kills a writer removes it."""
+    """Where a file is written before it appears under its name; whoever kills a writer removes it."""
     return path.with_name(f".{path.name}.part")
 
 

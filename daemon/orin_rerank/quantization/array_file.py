@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 import numpy.typing as npt
 
-from orin_rerank.engines.durable import sync_folder
+from orin_rerank.engines.durable import part_of, sync_folder
 from orin_rerank.errors import CalibrationError, InternalError
 
 if TYPE_CHECKING:
@@ -52,7 +52,7 @@ def write_arrays(path: Path, arrays: Mapping[str, npt.NDArray[Any]], metadata: M
     header["__metadata__"][_DIGEST] = digest.hexdigest()
     text = json.dumps(header, separators=(",", ":")).encode()
     text += b" " * (-len(text) % 8)
-    part = path.with_name(f".{path.name}.part")
+    part = part_of(path)
     try:
         with part.open("wb") as out:
             out.write(struct.pack("<Q", len(text)) + text)

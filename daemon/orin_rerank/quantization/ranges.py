@@ -185,7 +185,7 @@ class RangeCollector:
 
     Args:
         places: The places to collect ranges of.
-        kept_rows: How many sampled rows each keeps; None for `KEPT_ROWS`, or fewer of a large model.
+        kept_rows: How many sampled rows each keeps, possibly none; None for `KEPT_ROWS`, or fewer of a large model.
     """
 
     def __init__(self, places: Sequence[Place], *, kept_rows: int | None = None) -> None:
@@ -232,9 +232,10 @@ class RangeCollector:
             CalibrationError: If a place was never seen, such as the vision encoder's in a set without pictures.
         """
         with self._lock:
-            for name, state in self._states.items():
-                if not state.rows:
-                    raise CalibrationError("the calibration set never reached this place", item=name)
+            for place in self.places:
+                if not self._states[place.name].rows:
+                    why = ": it has no pictures" if place.vision else ""
+                    raise CalibrationError(f"the calibration set never reached this place{why}", item=place.name)
             return Ranges({name: state.ranges() for name, state in self._states.items()}, provenance)
 
 
@@ -276,6 +277,8 @@ class _RowSample:
         self._largest: list[int] = []  # a heap of negated hashes
 
     def offer(self, rows: Float32Array) -> None:
+        if not len(self._rows):
+            return
         for row in rows:
             key = int.from_bytes(hashlib.blake2b(row, digest_size=8).digest(), "big")
             if key in self._places:
@@ -283,7 +286,7 @@ class _RowSample:
             if len(self._places) < len(self._rows):
                 heapq.heappush(self._largest, -key)
                 place = len(self._places)
-            elif self._largest and key < -self._largest[0]:
+            elif key < -self._largest[0]:
                 place = self._places.pop(-heapq.heapreplace(self._largest, -key))
             else:
                 continue
