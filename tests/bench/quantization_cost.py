@@ -147,7 +147,8 @@ def stages(architecture: Architecture, work: Work, *, wide_bytes: int = 2) -> It
     yield StageCost("evening out columns", read=model.evened * wide_bytes)
     for _ in range(work.attempts):
         matrices = model.decoder + model.vision + model.embedding
-        yield StageCost("writing INT8 weights", read=2 * matrices * wide_bytes, written=matrices)
+        # Steps of what was searched are known by then; all else is read for its steps and again for its codes.
+        yield StageCost("writing INT8 weights", read=(2 * matrices - model.searched) * wide_bytes, written=matrices)
         yield model.run("judged set in INT8", work.judged, int8=True)
 
 

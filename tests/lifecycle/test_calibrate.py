@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 
+from bench.quantization_cost import Load, Work, stages
 from graph.checkpoints import VL, tensors_of, write_checkpoint, write_safetensors
 from lifecycle.calibrated import Diary, Made, Workplace
 from lifecycle.calibration_sets import write_calibration_set
@@ -32,6 +33,7 @@ from orin_rerank.evaluation.dataset import DATASET_FILE
 from orin_rerank.graph.checkpoint import Checkpoint
 from orin_rerank.graph.places import model_places
 from orin_rerank.graph.scheme import Mode
+from orin_rerank.graph.text import embedding_name
 from orin_rerank.lifecycle.calibrate import CalibrationOptions
 from orin_rerank.lifecycle.derive import COVERAGE_FILE
 from orin_rerank.lifecycle.export import ExportOptions, export_checkpoint
@@ -126,6 +128,25 @@ class TestWhatIsInstalled:
         checkpoint = made.at.bundle.manifest.files[WEIGHTS_FILE].bytes
         assert 0.9 * checkpoint < stages["verifying the bundle"].weight_bytes <= checkpoint
         assert all(stage.seconds > 0 for stage in stages.values())
+
+    def test_the_reckoning_of_large_models_counts_what_the_ledger_counts(self, made: Made) -> None:
+        manifest = made.at.bundle.manifest
+        counted = {stage.name: stage for stage in made.result.ledger.stages}
+
+        def load(name: str, times: int = 1) -> Load:
+            return Load(counted[name].pairs // times, counted[name].tokens // times, counted[name].images)
+
+        trying = "trying each place in INT8"
+        work = Work(load("observing activations"), load("judged set in full precision"), load(trying, 9 + 2))
+        matrices = {name for place in model_places(manifest.architecture) for name in place.weights}
+        matrices.add(embedding_name(vl=True))
+        entries = Checkpoint.open(made.at.bundle.folder).entries
+        others = sum(entry.end - entry.begin for name, entry in entries.items() if name not in matrices)
+        for cost in stages(manifest.architecture, work):
+            stage = counted[cost.name]
+            assert (stage.pairs, stage.tokens, stage.images) == (cost.load.pairs, cost.load.tokens, cost.load.images)
+            # What is no matrix, a thousandth of a large model, is read by the writer alone.
+            assert stage.weight_bytes == cost.read + (others if cost.written else 0), cost.name
 
 
 class TestWhatItStartsFrom:
