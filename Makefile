@@ -20,7 +20,6 @@ help:
 	@echo "make test-oracle  compare with transformers' own models (installs torch)"
 	@echo "make test-compile compile every graph with TensorRT-RTX (on x86-64; installs its wheels)"
 	@echo "make compile-8b   compile the 8B at its full size: time and memory (20 GiB of it)"
-	@echo "make  mypy against NVIDIA's whole interface in place of our part of it"
 	@echo "make clean        remove what the other targets made"
 
 $(VENV)/bin/python:

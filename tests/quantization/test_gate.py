@@ -340,3 +340,10 @@ def test_an_engine_is_known_by_what_it_computes_with() -> None:
     assert engine_digest({**files, GATE_FILE: FileEntry("0" * 64, 1, "")}) == digest
     assert engine_digest({**files, "text.onnx": FileEntry("0" * 64, 1, "")}) != digest
     assert engine_digest({**files, "vision.onnx": FileEntry("0" * 64, 1, "")}) != digest
+
+
+def test_limits_looser_than_the_usual_are_told() -> None:
+    assert GateThresholds().loosened == ()
+    assert GateThresholds(max_ndcg_loss=0.001, min_correlation=0.999, min_queries=80).loosened == ()
+    loose = GateThresholds(max_ndcg_loss=0.1, min_correlation=0.9, min_queries=10)
+    assert loose.loosened == ("max_ndcg_loss", "min_correlation", "min_queries")

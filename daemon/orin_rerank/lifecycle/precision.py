@@ -60,9 +60,10 @@ class TrustedInt8:
     @property
     def reason(self) -> str:
         """Why it is served, for people."""
-        total = self.gate.report.total
+        total, loosened = self.gate.report.total, self.gate.thresholds.loosened
+        gate = "its gate" if not loosened else f"a gate with looser limits than the usual ({', '.join(loosened)})"
         return (
-            f"INT8 passed its gate: NDCG@10 {total.candidate.mean:.4f} against {total.reference.mean:.4f} in full "
+            f"INT8 passed {gate}: NDCG@10 {total.candidate.mean:.4f} against {total.reference.mean:.4f} in full "
             f"precision over {total.queries} queries, margins correlate by {total.correlation:.4f}"
         )
 
@@ -87,8 +88,11 @@ def find_int8(source: Bundle, store: EngineStore, report: Callable[[str], None])
     if folder is None:
         return None
     bundle = Bundle.open(folder)
-    if bundle.manifest.source != source.digest:
+    manifest = bundle.manifest
+    if manifest.source != source.digest:
         raise RefusedPrecisionError(f"was not made from the bundle {source.digest[:12]}", item=str(folder))
+    if (manifest.prompt, manifest.architecture) != (source.manifest.prompt, source.manifest.architecture):
+        raise RefusedPrecisionError("is not of the shape of the bundle that it names as its source", item=str(folder))
     if GATE_FILE not in bundle.manifest.files:
         raise RefusedPrecisionError("the manifest vouches for no record of a gate", item=str(folder))
     # Before gigabytes are read: what the record says of another engine or a refused one will not change.

@@ -93,6 +93,16 @@ class GateThresholds:
             if not low <= value <= high:  # NaN is neither
                 raise SettingsError(f"must be from {low} to {high:g}, not {value}", item=name)
 
+    @property
+    def loosened(self) -> tuple[str, ...]:
+        """The limits that let more pass than the usual ones do."""
+        return tuple(
+            one.name
+            for one in fields(self)
+            if (getattr(self, one.name) < one.default) is one.name.startswith("min_")
+            and getattr(self, one.name) != one.default
+        )
+
 
 @dataclass(frozen=True, slots=True)
 class GateVerdict:
