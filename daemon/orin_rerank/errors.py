@@ -30,7 +30,8 @@ Every error that a person can meet is an `OrinRerankError`. It carries
     │   ├── StoreBusyError             another process is making one for the same bundle
     │   └── PlanError                  a compiled engine is damaged or is not for this machine: it must be built again
     ├── EngineError                    an engine failed or gave a score that cannot be trusted
-    │   ├── NonFiniteScoreError, PoolExhaustedError, SelfTestError, TensorRtMissingError, DeviceLostError
+    │   ├── NonFiniteScoreError, PoolExhaustedError, SelfTestError, DeviceLostError
+    │   ├── TensorRtMissingError, GpuMissingError
     │   └── BuildError                 a graph was not compiled to a plan
     │       └── GraphRefusedError, BuildOutOfMemoryError, BuildTimeoutError, BuildCancelledError
     └── InternalError                  a bug of ours
@@ -56,6 +57,7 @@ __all__ = [
     "EmptyQueryError",
     "EngineError",
     "ErrorKind",
+    "GpuMissingError",
     "GraphRefusedError",
     "ImageAspectRatioError",
     "ImageDecodeError",
@@ -336,6 +338,13 @@ class TensorRtMissingError(EngineError):
 
     kind = ErrorKind.UNAVAILABLE
     code = "tensorrt_missing"
+
+
+class GpuMissingError(EngineError):
+    """TensorRT is installed, but there is no GPU that it could compile for, or nothing to reach it by."""
+
+    kind = ErrorKind.UNAVAILABLE
+    code = "gpu_missing"
 
 
 class BuildError(EngineError):

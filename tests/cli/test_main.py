@@ -40,11 +40,13 @@ def test_the_module_runs_like_the_console_script() -> None:
 @pytest.mark.parametrize(
     ("command", "taught"),
     [
-        ("", ["serve", "rank", "status", "evaluate", "export", "68", "no daemon answers"]),
+        ("", ["serve", "rank", "status", "evaluate", "build", "engines", "export", "68", "no daemon answers"]),
         ("serve", ["--tcp", "SIGTERM", "ORIN_RERANK_BUNDLE"]),
         ("rank", ["text:WORDS", "--documents passages.jsonl", '"truncated_tokens"', '{"image": "page3.webp"}']),
         ("status", ["75 starting", "until orin-rerank status"]),
         ("evaluate", ["2^grade - 1", '"relevance": 2}, ...]}']),
+        ("build", ["goes on from there", "nearest sibling of Orin's GPU", '"compiled" is null']),
+        ("engines", ["whether INT8 passed its gate", '.kind == "plans"']),
         ("export", ["pip install 'orin-rerank[export]'", "CHECKPOINT"]),
     ],
 )

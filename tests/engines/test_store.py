@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from orin_rerank.engines.bundle import WEIGHTS_FILE, Bundle, write_manifest
-from orin_rerank.engines.store import EngineStore, default_state_folder
+from orin_rerank.engines.store import EngineStore, StoredEngine, default_state_folder
 from orin_rerank.errors import BundleError, InternalError, StoreBusyError, StoreError
 
 if TYPE_CHECKING:
@@ -53,6 +53,15 @@ def _name(folder: Path | None) -> str:
 
 def _visible(store: EngineStore) -> list[str]:
     return sorted(path.name for path in (store.root / "engines" / SOURCE).iterdir() if not path.name.startswith("."))
+
+
+def test_everything_in_the_store(store: EngineStore, install: Callable[[str], Path]) -> None:
+    assert store.stored() == []
+    first = install("first")
+    assert store.stored() == [StoredEngine(SOURCE, first, current=True)]
+    second = install("second")
+    (store.root / "engines" / "lost+found").mkdir()
+    assert store.stored() == [StoredEngine(SOURCE, second, current=True), StoredEngine(SOURCE, first, current=False)]
 
 
 def test_nothing_is_installed_at_first(store: EngineStore) -> None:

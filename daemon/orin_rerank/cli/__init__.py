@@ -1,1 +1,1 @@
-"""The command line: `orin-rerank serve`, `rank`, `status`, `evaluate` and `export`."""
+"""The command line: `orin-rerank serve`, `rank`, `status`, `evaluate`, `calibrate`, `build`, `engines` and `export`."""

@@ -49,10 +49,10 @@ _MEANINGS: Final = {
     ExitCode.BAD_DATA: "a file, data set, bundle or checkpoint is missing or damaged",
     ExitCode.UNKNOWN_MODEL: "no such model is served",
     ExitCode.UNREACHABLE: "no daemon answers",
-    ExitCode.UNAVAILABLE: "the daemon cannot rerank now",
+    ExitCode.UNAVAILABLE: "the daemon cannot rerank now, or TensorRT is missing",
     ExitCode.INTERNAL: "a bug",
     ExitCode.DEVICE_LOST: "the GPU is lost to this process: start it again",
-    ExitCode.OVERLOADED: "the daemon is busy: try again",
+    ExitCode.OVERLOADED: "the daemon is busy, or memory ran out: try again",
     ExitCode.DEADLINE: "out of time",
     ExitCode.INTERRUPTED: "interrupted",
 }

@@ -9,13 +9,15 @@ import os
 import sys
 import traceback
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, NoReturn
+from typing import TYPE_CHECKING, Annotated, Final, NoReturn
 
 import typer
 from typer.exceptions import Abort, TyperException
 
 from orin_rerank import __version__
+from orin_rerank.cli.build import build
 from orin_rerank.cli.calibrate import calibrate
+from orin_rerank.cli.engines import engines
 from orin_rerank.cli.evaluate import evaluate
 from orin_rerank.cli.exit_codes import ExitCode, exit_code_help, exit_code_of
 from orin_rerank.cli.export import export
@@ -25,9 +27,14 @@ from orin_rerank.cli.rank import rank
 from orin_rerank.cli.serve import serve
 from orin_rerank.cli.status import status
 from orin_rerank.errors import (
+    BuildError,
     DeadlineError,
+    GpuMissingError,
+    GraphRefusedError,
     OrinRerankError,
     OverloadedError,
+    StoreBusyError,
+    TensorRtMissingError,
     UnavailableError,
     UnreachableError,
 )
@@ -42,8 +49,24 @@ _EPILOG = "`orin-rerank --help` lists the exit codes. Errors go to standard erro
 app = typer.Typer(
     add_completion=False, rich_markup_mode="rich", context_settings={"help_option_names": ["-h", "--help"]}
 )
-for command in (serve, rank, status, evaluate, calibrate, export):
+for command in (serve, rank, status, evaluate, calibrate, build, engines, export):
     app.command(help=help_of(command), epilog=_EPILOG)(command)
+
+
+_HINTS: Final[tuple[tuple[type[OrinRerankError], str], ...]] = (
+    (UnreachableError, "start the daemon with `orin-rerank serve`, or name its address with --socket or --address"),
+    (UnavailableError, "`orin-rerank status` says what it is doing"),
+    (DeadlineError, "--timeout gives it longer"),
+    (
+        TensorRtMissingError,
+        "it comes with JetPack: apt install python3-libnvinfer. `orin-rerank serve` works without it",
+    ),
+    (GpuMissingError, "pycuda has to be installed, and nvidia-smi or tegrastats to show a GPU"),
+    (GraphRefusedError, "export the checkpoint again with this version; if it is refused still, report this line"),
+    (BuildError, "what is compiled is kept: the same command goes on from there"),
+    (StoreBusyError, "wait until it is done"),
+)
+"""The first that fits is shown."""
 
 
 @dataclass(slots=True)
@@ -117,14 +140,11 @@ def _report(error: Exception, message: str, hint: str | None, code: ExitCode, fl
 
 def _hint(error: OrinRerankError) -> str | None:
     """What to do about an error, where that is known."""
-    if isinstance(error, UnreachableError):
-        return "start the daemon with `orin-rerank serve`, or name its address with --socket or --address"
+    for kind, hint in _HINTS:
+        if isinstance(error, kind):
+            return hint
     if isinstance(error, OverloadedError):
         return f"try again in {max(error.retry_after_s, 0.1):.1f} s"
-    if isinstance(error, UnavailableError):
-        return "`orin-rerank status` says what it is doing"
-    if isinstance(error, DeadlineError):
-        return "--timeout gives it longer"
     return None
 
 

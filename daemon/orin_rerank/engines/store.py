@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import os
 import re
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -19,10 +20,11 @@ from orin_rerank.errors import BundleError, InternalError, StoreError
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-__all__ = ["STATE_VARIABLE", "EngineStore", "default_state_folder"]
+__all__ = ["STATE_VARIABLE", "EngineStore", "StoredEngine", "default_state_folder"]
 
 STATE_VARIABLE: Final = "ORIN_RERANK_STATE"
 
+_DIGEST: Final = re.compile(r"[0-9a-f]{64}")
 _SYSTEM_STATE: Final = Path("/var/lib/orin-rerank")
 
 
@@ -49,6 +51,21 @@ def default_state_folder(environment: Mapping[str, str] | None = None, user: int
     raise StoreError("must be set: there is no home folder to keep engines in", item=STATE_VARIABLE)
 
 
+@dataclass(frozen=True, slots=True)
+class StoredEngine:
+    """An INT8 engine in the store; nothing about it has been verified.
+
+    Attributes:
+        source: Digest of the full-precision bundle in whose place it lies.
+        folder: Where it lies.
+        current: Whether it is the one in service.
+    """
+
+    source: str
+    folder: Path
+    current: bool
+
+
 class EngineStore:
     """The engines below one folder. Many processes may read while one writes.
 
@@ -68,6 +85,26 @@ class EngineStore:
             bundle_digest: Of the full-precision bundle.
         """
         return self._place(bundle_digest).current
+
+    def stored(self) -> list[StoredEngine]:
+        """All engines: bundle by bundle, the one in service first, then the one before it.
+
+        Raises:
+            StoreError: If the store cannot be read.
+        """
+        try:
+            names = sorted(path.name for path in (self.root / "engines").iterdir())
+        except FileNotFoundError:
+            return []
+        except OSError as error:
+            raise StoreError(f"cannot be read: {error.strerror}", item=str(self.root / "engines")) from error
+        found = []
+        for source in filter(_DIGEST.fullmatch, names):
+            place = self._place(source)
+            current = place.current
+            folders = dict.fromkeys(folder for folder in (current, place.previous) if folder is not None)
+            found += [StoredEngine(source, folder, folder == current) for folder in folders]
+        return found
 
     @contextlib.contextmanager
     def staging(self, bundle_digest: str) -> Iterator[Path]:
@@ -108,6 +145,6 @@ class EngineStore:
         return place.install(staged, bundle.digest)
 
     def _place(self, bundle_digest: str) -> Generations:
-        if not re.fullmatch(r"[0-9a-f]{64}", bundle_digest):
+        if not _DIGEST.fullmatch(bundle_digest):
             raise InternalError("is no SHA-256 in hexadecimal", item=bundle_digest)
         return Generations(self.root / "engines" / bundle_digest)

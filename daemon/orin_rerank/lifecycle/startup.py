@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from orin_rerank.lifecycle.precision import TrustedInt8
     from orin_rerank.prompt.profile import ImageProfile
 
-__all__ = ["GraphFiles", "build_runner", "capacity_of", "load_model", "measure_budget"]
+__all__ = ["LADDER", "VISION_PATCHES", "GraphFiles", "build_runner", "capacity_of", "load_model", "measure_budget"]
 
 _log = logging.getLogger(__name__)
 
@@ -52,7 +52,8 @@ _GIVE_UP: Final = 0.93
 _REPEATS: Final = 3
 _DOCUMENT_TOKENS: Final = 64
 _MAX_DOCUMENTS: Final = 256
-_VISION_PATCHES: Final = 1024
+VISION_PATCHES: Final = 1024
+"""Most patches of one run of the vision encoder, unless a single image has more."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,8 +151,7 @@ def _load(
     manifest = bundle.manifest
     report("building the engine")
     encoder = PromptEncoder(manifest.prompt, PromptTokenizer.from_file(bundle.folder / TOKENIZER_FILE))
-    # measure_budget needs room for two segments of its own, however short the model's prompts are
-    capacity = capacity_of(manifest.architecture, settings, max(encoder.longest_pair, 2 * _DOCUMENT_TOKENS))
+    capacity = capacity_of(manifest.architecture, settings, encoder.longest_pair)
     graphs = GraphFiles.of_bundle(bundle, settings.dialect or Dialect.FUSED, precision)
     runner = build_runner(manifest.architecture, manifest.prompt.image, graphs, capacity, settings)
     model: LoadedModel | None = None
@@ -221,7 +221,8 @@ def capacity_of(architecture: Architecture, settings: EngineSettings, longest_pa
     """
     # A pack within the budget and one more prefix than planned, or a single document at the limit. Planning counts the
     # known prefixes of a pack as free; a pack that has more of them than fits is run in parts.
-    tokens = (settings.token_budget or LADDER[-1]) + longest_pair
+    # measure_budget needs room for two segments of its own, however short the model's prompts are.
+    tokens = (settings.token_budget or LADDER[-1]) + max(longest_pair, 2 * _DOCUMENT_TOKENS)
     return PackCapacity.of_model(architecture, tokens=tokens, documents=_MAX_DOCUMENTS)
 
 
@@ -264,5 +265,5 @@ def build_runner(
         RotaryTable(text.head_dim, text.rope_theta, text.mrope_section, capacity.tokens),
         feature_bytes=settings.feature_cache_bytes,
         prefix_bytes=settings.prefix_cache_bytes,
-        vision_patches=_VISION_PATCHES,
+        vision_patches=VISION_PATCHES,
     )

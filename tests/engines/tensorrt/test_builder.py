@@ -134,13 +134,27 @@ def test_cancelling_takes_less_than_5_seconds(tmp_path: Path, name: str) -> None
     assert names_in(tmp_path) == ({"stopped"} if name == "polite" else set())
 
 
+@pytest.mark.parametrize(("name", "left"), [("polite", {"stopped"}), ("silent", set())])
+def test_ctrl_c_lets_a_step_end_but_does_not_wait_long(tmp_path: Path, name: str, left: set[str]) -> None:
+    def watch(event: object) -> None:
+        if isinstance(event, StepDone):
+            raise KeyboardInterrupt
+
+    before, begin = children(), time.monotonic()
+    with pytest.raises(KeyboardInterrupt):
+        PlanBuilder(BuildLimits(), FAKE).build(job_of(name, tmp_path), watch)
+    assert time.monotonic() - begin < 5
+    assert children() == before
+    assert names_in(tmp_path) == left
+
+
 def test_an_error_of_whoever_watches_leaves_no_process(tmp_path: Path, builder: PlanBuilder) -> None:
     before = children()
 
     def watch(_: object) -> None:
-        raise KeyboardInterrupt
+        raise ValueError
 
-    with pytest.raises(KeyboardInterrupt):
+    with pytest.raises(ValueError):  # noqa: PT011 - there is nothing to it
         builder.build(job_of("silent", tmp_path), watch)
     assert children() == before
     assert names_in(tmp_path) == set()

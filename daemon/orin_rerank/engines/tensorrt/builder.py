@@ -107,7 +107,7 @@ class PlanBuilder:
             GraphRefusedError: If the compiler does not take the graph; the item names graph and node.
             BuildOutOfMemoryError: If memory is short with the smallest workspace too.
             BuildTimeoutError: If it takes too long or falls silent.
-            BuildCancelledError: If `is_cancelled` said so.
+            BuildCancelledError: If `is_cancelled` said so; Ctrl-C stops it likewise, and stays a KeyboardInterrupt.
             TensorRtMissingError: If there is no compiler.
             BuildError: If the compiler fails otherwise.
         """
@@ -130,7 +130,11 @@ class PlanBuilder:
         """One attempt; that memory ran out is returned, for it may be worth another."""
         try:
             with contextlib.closing(BuildProcess(self._command, job, self._limits.grace_s)) as child:
-                outcome = self._follow(child, watch, is_cancelled)
+                try:
+                    outcome = self._follow(child, watch, is_cancelled)
+                except KeyboardInterrupt:
+                    child.stop()  # rather than kill it: after its step it keeps what it has measured
+                    raise
         except BuildOutOfMemoryError as error:
             return error
         finally:

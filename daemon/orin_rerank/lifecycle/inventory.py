@@ -1,0 +1,155 @@
+"""What models and engines this machine has: bundles, INT8 engines made from them, and plans compiled from either."""
+
+from __future__ import annotations
+
+import enum
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from orin_rerank.engines.bundle import Bundle
+from orin_rerank.errors import BundleError
+from orin_rerank.quantization.gate import GATE_FILE, GateSubject, engine_digest, read_gate
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from orin_rerank.engines.plan_store import PlanStore, StoredPlans
+    from orin_rerank.engines.plans import PlanKey
+    from orin_rerank.engines.store import EngineStore, StoredEngine
+
+__all__ = ["Item", "Kind", "take_inventory"]
+
+
+class Kind(enum.Enum):
+    """What an item is."""
+
+    BUNDLE = "bundle"
+    INT8 = "int8"
+    PLANS = "plans"
+
+
+@dataclass(frozen=True, slots=True)
+class Item:
+    """One thing that this machine has. Its contents have not been compared with its manifest.
+
+    Attributes:
+        kind: What it is.
+        folder: Where it lies.
+        digest: Of a bundle or INT8 engine its own; of plans that of their key. Empty where it cannot be read.
+        made_from: Digest of the bundle from which an engine was derived or plans were compiled; None for a bundle.
+        name: The model's, as far as the bundle is here.
+        precisions: What it is there in.
+        bytes: Its size.
+        current: Whether it is in service; else it is what was in service before.
+        gate: What the gate says of an INT8 engine: `passed`, or why not. None for everything else.
+        key: Of plans.
+        problem: Why it cannot be read; None if it can.
+    """
+
+    kind: Kind
+    folder: Path
+    digest: str = ""
+    made_from: str | None = None
+    name: str | None = None
+    precisions: tuple[str, ...] = ()
+    bytes: int = 0
+    current: bool = True
+    gate: str | None = None
+    key: PlanKey | None = None
+    problem: str | None = None
+
+
+def take_inventory(bundle: Bundle | None, engines: EngineStore, plans: PlanStore) -> list[Item]:
+    """Lists what there is: everything after what it was made from, and what is in service before what was.
+
+    Args:
+        bundle: The bundle that commands use; None if there is none.
+        engines: Where INT8 engines are installed.
+        plans: Where plans are.
+
+    Raises:
+        StoreError: If either cannot be read.
+    """
+    names = {} if bundle is None else {bundle.digest: bundle.manifest.name}
+    compiled: dict[str, list[Item]] = {}
+    for stored in plans.stored():
+        compiled.setdefault(stored.bundle, []).append(_plans(stored))
+    derived: dict[str, list[Item]] = {}
+    for engine in engines.stored():
+        derived.setdefault(engine.source, []).append(_int8(engine, names.get(engine.source)))
+    items: list[Item] = []
+    for source in dict.fromkeys([*names, *derived, *compiled]):
+        if bundle is not None and source == bundle.digest:
+            items.append(_bundle(bundle))
+        items += compiled.pop(source, [])
+        for one in derived.get(source, []):
+            items += [one, *compiled.pop(one.digest, [])]
+    return items
+
+
+def _bundle(bundle: Bundle) -> Item:
+    return Item(
+        Kind.BUNDLE, bundle.folder, bundle.digest, None, bundle.manifest.name, _precisions(bundle), _size(bundle)
+    )
+
+
+def _int8(stored: StoredEngine, name: str | None) -> Item:
+    try:
+        bundle = Bundle.open(stored.folder)
+    except BundleError as error:
+        return Item(
+            Kind.INT8, stored.folder, made_from=stored.source, name=name, current=stored.current, problem=str(error)
+        )
+    return Item(
+        Kind.INT8,
+        stored.folder,
+        bundle.digest,
+        stored.source,
+        bundle.manifest.name,
+        _precisions(bundle),
+        _size(bundle),
+        stored.current,
+        _gate(bundle, stored.source),
+    )
+
+
+def _plans(stored: StoredPlans) -> Item:
+    if stored.plans is None:
+        return Item(
+            Kind.PLANS,
+            stored.folder,
+            made_from=stored.bundle,
+            precisions=(stored.precision,),
+            current=stored.current,
+            problem=str(stored.problem),
+        )
+    key = stored.plans.manifest.key
+    return Item(
+        Kind.PLANS,
+        stored.folder,
+        key.digest,
+        stored.bundle,
+        precisions=(stored.precision,),
+        bytes=stored.plans.bytes,
+        current=stored.current,
+        key=key,
+    )
+
+
+def _gate(bundle: Bundle, source: str) -> str:
+    """What the gate says, judged now."""
+    if GATE_FILE not in bundle.manifest.files:
+        return "no record"
+    try:
+        read_gate(bundle.folder / GATE_FILE, GateSubject(source, engine_digest(bundle.manifest.files)))
+    except BundleError as error:
+        return error.message
+    return "passed"
+
+
+def _precisions(bundle: Bundle) -> tuple[str, ...]:
+    return tuple(sorted({graph.precision.value for graph in bundle.manifest.graphs}))
+
+
+def _size(bundle: Bundle) -> int:
+    return sum(entry.bytes for entry in bundle.manifest.files.values())

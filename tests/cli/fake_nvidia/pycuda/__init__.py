@@ -1,0 +1,1 @@
+"""What the daemon imports of pycuda, for a machine that has no NVIDIA GPU; found by PYTHONPATH."""

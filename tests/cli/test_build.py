@@ -1,0 +1,284 @@
+"""build and engines as a person uses them: real processes, on a machine whose TensorRT and GPU are fakes below us."""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib.util
+import json
+import platform
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cli.conftest import COMMAND, environment, orin_rerank
+from fakes.tiny_checkpoint import write_checkpoint
+from lifecycle.int8_bundles import add_gate, write_int8_bundle
+from orin_rerank.engines.bundle import Bundle
+from orin_rerank.engines.store import EngineStore
+from orin_rerank.lifecycle.export import ExportOptions, export_checkpoint
+from orin_rerank.prompt.content import RerankInput, TextPart
+
+NVIDIA = Path(__file__).with_name("fake_nvidia")
+
+needs_compiler = pytest.mark.skipif(
+    platform.machine() != "x86_64" or importlib.util.find_spec("tensorrt_rtx") is None,
+    reason="compiling needs x86-64 and the tensorrt-rtx wheels: make test-compile",
+)
+
+
+@dataclasses.dataclass(frozen=True)
+class Board:
+    """A machine with a bundle and an INT8 engine."""
+
+    bundle: Path
+    state: Path
+
+    def variables(self, **changes: str) -> dict[str, str]:
+        return {
+            "ORIN_RERANK_STATE": str(self.state),
+            "ORIN_RERANK_BUNDLE": str(self.bundle),
+            "PYTHONPATH": str(NVIDIA),
+            "COLUMNS": "80",
+            **changes,
+        }
+
+    def run(self, *arguments: str, **changes: str) -> subprocess.CompletedProcess[str]:
+        return orin_rerank(*arguments, **self.variables(**changes))
+
+    def json(self, *arguments: str, **changes: str) -> dict[str, Any]:
+        done = self.run(*arguments, "--json", **changes)
+        assert done.returncode == 0, done.stderr
+        value: dict[str, Any] = json.loads(done.stdout)
+        return value
+
+    def files(self, pattern: str) -> set[str]:
+        return {path.name for path in (self.state / "plans").rglob(pattern)}
+
+
+@pytest.fixture(scope="module")
+def fresh(tmp_path_factory: pytest.TempPathFactory) -> Board:
+    """A bundle and an INT8 engine that passed its gate; nothing compiled yet."""
+    root = tmp_path_factory.mktemp("board")
+    export_checkpoint(write_checkpoint(root / "tiny"), root / "bundle", ExportOptions(max_tokens=512))
+    bundle = Bundle.open(root / "bundle")
+    store = EngineStore(root / "state")
+    with store.staging(bundle.digest) as staged:
+        words = [TextPart("red fire engine")]
+        add_gate(write_int8_bundle(bundle, staged, [RerankInput(words, [words])]))
+        store.install(bundle.digest, staged)
+    return Board(bundle.folder, root / "state")
+
+
+@pytest.fixture
+def board(fresh: Board, tmp_path: Path) -> Board:
+    shutil.copytree(fresh.state, tmp_path / "state", symlinks=True)
+    return dataclasses.replace(fresh, state=tmp_path / "state")
+
+
+def test_both_precisions_are_compiled_once(board: Board) -> None:
+    value = board.json("build")
+    assert [engine["precision"] for engine in value["engines"]] == ["int8-fp16", "fp16"]
+    assert (value["runtime"], value["gpu"], value["sibling"], value["warnings"]) == (
+        "tensorrt 10.3.0",
+        "Orin",
+        None,
+        [],
+    )
+    int8, half = value["engines"]
+    assert half["bundle"] == value["bundle"] == Bundle.open(board.bundle).digest != int8["bundle"]
+    assert half["key"]["precision_plan"] is None
+    assert half["key"]["compute_capability"] == "8.7"
+    for engine in (int8, half):
+        assert [plan["name"] for plan in engine["plans"]] == ["text.plan", "vision.plan"]
+        assert all(plan["compiled"]["attempts"] == 1 for plan in engine["plans"])
+        text = json.loads((Path(engine["folder"]) / "text.plan").read_text())
+        # 1,024 tokens of a pack, and one prompt more: what serving has buffers for
+        *rungs, longest = [profile["ids"][2][0] for profile in text["profiles"]]
+        assert rungs == [64, 128, 256, 512, 1024]
+        assert longest >= 1024 + 512
+    again = board.json("build")
+    assert [plan["compiled"] for engine in again["engines"] for plan in engine["plans"]] == [None] * 4
+    assert [engine["folder"] for engine in again["engines"]] == [int8["folder"], half["folder"]]
+    forced = board.json("build", "--precision", "full", "--again", "--workspace", "64")
+    assert [engine["precision"] for engine in forced["engines"]] == ["fp16"]
+    assert forced["engines"][0]["plans"][0]["compiled"]["workspace_bytes"] == 64 << 20
+    assert forced["engines"][0]["folder"] != half["folder"]
+
+
+def test_a_person_is_told_what_came_of_it(board: Board) -> None:
+    done = board.run("build", "--precision", "int8", FAKE_TENSORRT="text: warns")
+    assert done.returncode == 0, done.stderr
+    head, folder = done.stdout.splitlines()
+    assert head.startswith("int8-fp16: 2 plans compiled, 0.0 MB, key ")
+    assert head.endswith(", tensorrt 10.3.0, Orin")
+    assert (Path(folder.strip()) / "text.plan").is_file()
+    lines = done.stderr.splitlines()
+    assert [line for line in lines if "is slow" in line] == [
+        f"warning: int8-fp16 text: layer {i} is slow" for i in range(5)
+    ]
+    assert [line.split(" in ")[0] for line in lines if " MB in " in line] == [
+        "int8-fp16 text: 0.0 MB",
+        "int8-fp16 vision: 0.0 MB",
+    ]
+
+
+def test_the_inventory_fits_a_terminal(board: Board) -> None:
+    board.json("build")
+    board.json("build", "--precision", "full", "--token-budget", "256")
+    listed = board.json("engines")["engines"]
+    assert [(item["kind"], item["current"]) for item in listed] == [
+        ("bundle", True),
+        ("plans", True),
+        ("plans", False),
+        ("int8", True),
+        ("plans", True),
+    ]
+    bundle, half, before, int8, plans = listed
+    assert (bundle["digest"], int8["gate"], bundle["gate"]) == (half["made_from"], "passed", None)
+    assert (plans["made_from"], plans["precisions"]) == (int8["digest"], ["int8-fp16"])
+    assert half["key"]["profiles"] != before["key"]["profiles"]
+    table = board.run("engines")
+    lines = table.stdout.splitlines()
+    assert max(map(len, lines)) <= 80
+    rows = {item["digest"][:12]: next(line for line in lines if item["digest"][:12] in line) for item in listed}
+    assert len(rows) == 5
+    assert rows[int8["digest"][:12]].startswith("  INT8 engine ")
+    assert "gate: passed" in rows[int8["digest"][:12]]
+    assert rows[plans["digest"][:12]].startswith("    plans ")
+    assert "tensorrt 10.3.0" in " ".join(table.stdout.split())
+
+
+def test_an_empty_machine_has_a_bundle_and_a_damaged_one_says_so(board: Board, tmp_path: Path) -> None:
+    empty = dataclasses.replace(board, state=tmp_path / "none")
+    assert [item["kind"] for item in empty.json("engines")["engines"]] == ["bundle"]
+    assert not empty.state.exists()
+    board.json("build", "--precision", "full")
+    (manifest,) = (board.state / "plans").glob("*/fp16/[0-9]*/manifest.json")
+    manifest.write_text(manifest.read_text().replace('"Orin"', '"Orion"'))
+    plans = next(item for item in board.json("engines")["engines"] if item["kind"] == "plans")
+    assert "its own SHA-256" in plans["problem"]
+    rebuilt = board.json("build", "--precision", "full")
+    assert "it is compiled again" in rebuilt["warnings"][0]
+    assert rebuilt["engines"][0]["plans"][0]["compiled"] is not None
+
+
+def test_a_failure_keeps_what_is_compiled(board: Board) -> None:
+    done = board.run("build", "--precision", "full", FAKE_TENSORRT="vision: nvmap")
+    assert (done.returncode, done.stdout) == (75, "")
+    assert "error 12" in done.stderr
+    assert "add swap" in done.stderr
+    assert "hint: what is compiled is kept" in done.stderr
+    assert board.files("*.plan") == {"text.plan"}
+    value = board.json("build", "--precision", "full", FAKE_TENSORRT="text: hangs, vision: killed-above-256-mib")
+    text, vision = value["engines"][0]["plans"]
+    assert text["compiled"] is None
+    assert (vision["compiled"]["attempts"], vision["compiled"]["workspace_bytes"]) == (3, 256 << 20)
+    assert "trying again with a workspace of 256 MiB" in value["warnings"][1]
+
+
+def test_what_is_not_to_be_had(board: Board, tmp_path: Path) -> None:
+    refused = board.run("build", FAKE_TENSORRT="text: refused")
+    assert refused.returncode == 66
+    assert "text.primitive.int8-fp16.onnx: layers.0/attention/scores: tensorrt 10.3.0 does not take" in refused.stderr
+    assert "hint: export the checkpoint again" in refused.stderr
+    no_gpu = board.run("build", FAKE_GPU="none")
+    assert no_gpu.returncode == 69
+    assert "no CUDA-capable device" in no_gpu.stderr
+    assert "hint: pycuda" in no_gpu.stderr
+    full = dataclasses.replace(board, state=tmp_path / "none")
+    int8 = full.run("build", "--precision", "int8")
+    assert int8.returncode == 66
+    assert "`orin-rerank calibrate` makes one" in int8.stderr
+
+
+def test_int8_that_is_refused_is_not_compiled(board: Board) -> None:
+    (weights,) = (board.state / "engines").glob("*/[0-9]*/model.safetensors")
+    weights.write_bytes(weights.read_bytes()[:-1])
+    value = board.json("build")
+    assert [engine["precision"] for engine in value["engines"]] == ["fp16"]
+    assert "an INT8 engine is installed, but refused" in value["warnings"][0]
+    assert board.run("build", "--precision", "int8").returncode == 66
+
+
+def test_no_tensorrt(board: Board) -> None:
+    hidden = "import sys; sys.modules.update(tensorrt=None, tensorrt_rtx=None)"
+    code = f"{hidden}; from orin_rerank.cli.main import main; main()"
+    done = subprocess.run(
+        [sys.executable, "-c", code, "build"],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+        env=environment(**board.variables()),
+    )
+    assert (done.returncode, done.stdout) == (69, "")
+    assert "TensorRT is not installed" in done.stderr
+    assert "apt install python3-libnvinfer" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize("fate", ["slow", "hangs"])
+def test_ctrl_c_takes_less_than_5_seconds_and_keeps_what_is_compiled(board: Board, fate: str) -> None:
+    process = subprocess.Popen(
+        [COMMAND, "build", "--precision", "full"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=environment(**board.variables(FAKE_TENSORRT=f"vision: {fate}")),
+    )
+    deadline = time.monotonic() + 30
+    while not list((board.state / "plans").rglob("text.plan")) or not compilers(process.pid):
+        assert process.poll() is None
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    time.sleep(1.5)  # for the second process to be at it
+    (child,) = compilers(process.pid)
+    asked = time.monotonic()
+    process.send_signal(signal.SIGINT)
+    stdout, stderr = process.communicate(timeout=30)
+    assert time.monotonic() - asked < 5
+    assert (process.returncode, stdout) == (130, "")
+    assert stderr.splitlines()[-1] == "stopped; what is compiled is kept, and the same command goes on from there"
+    assert not Path(f"/proc/{child}").exists()
+    # Two builds have kept what they measured, where the second one could be asked to stop.
+    cache = (board.state / "timing" / "tensorrt-10.3.0.cache").read_text()
+    assert cache == "measured;" * (2 if fate == "slow" else 1)
+    value = board.json("build", "--precision", "full")
+    assert [plan["compiled"] is None for plan in value["engines"][0]["plans"]] == [True, False]
+
+
+def compilers(parent: int) -> list[str]:
+    """Processes that compile."""
+    found = []
+    for thread in Path(f"/proc/{parent}/task").iterdir():
+        found += (thread / "children").read_text().split()
+    return found
+
+
+@needs_compiler
+def test_a_sibling_where_there_is_only_its_compiler(board: Board) -> None:
+    variables = {**board.variables(), "PYTHONPATH": ""}
+    arguments = ["--precision", "full", "--token-budget", "64", "--level", "0", "--json"]
+    done = subprocess.run(
+        [COMMAND, "build", *arguments],
+        capture_output=True,
+        text=True,
+        timeout=600,
+        check=False,
+        env=environment(**variables),
+    )
+    assert done.returncode == 0, done.stderr
+    value = json.loads(done.stdout)
+    assert (value["sibling"], value["gpu"]) == ("SM86", "SM86")
+    assert "for tests, not for this machine" in value["warnings"][0]
+    assert "for tests, not for this machine" in done.stderr
+    (engine,) = value["engines"]
+    assert (engine["key"]["platform"], engine["key"]["compute_capability"]) == ("none, compiled for tests", "8.6")
+    assert all(plan["bytes"] > 100_000 and plan["compiled"]["layers"] > 100 for plan in engine["plans"])
+    assert max(map(len, board.run("engines", PYTHONPATH="").stdout.splitlines())) <= 80
