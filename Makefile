@@ -53,7 +53,7 @@ test: lint
 	$(BIN)/python -m pytest --ignore tests/oracle $(PYTEST_ARGS)
 
 test-compile: $(VENV)/.compile
-	$(BIN)/python -m pytest tests/engines/tensorrt $(PYTEST_ARGS)
+	$(BIN)/python -m pytest tests/engines/tensorrt tests/cli/test_build.py $(PYTEST_ARGS)
 
 compile-8b: $(VENV)/.compile
 	$(BIN)/python tests/engines/tensorrt/measure_8b.py $(COMPILE_ARGS)

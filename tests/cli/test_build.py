@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
+import fcntl
 import importlib.util
 import json
+import os
 import platform
+import pty
+import re
 import shutil
 import signal
+import struct
 import subprocess
 import sys
+import termios
 import time
 from pathlib import Path
 from typing import Any
@@ -253,6 +260,34 @@ def test_ctrl_c_takes_less_than_5_seconds_and_keeps_what_is_compiled(board: Boar
     assert [plan["compiled"] is None for plan in value["engines"][0]["plans"]] == [True, False]
 
 
+def test_bars_and_what_remains_in_a_terminal(board: Board) -> None:
+    terminal, end = pty.openpty()
+    fcntl.ioctl(end, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 80, 0, 0))
+    variables = {**board.variables(FAKE_TENSORRT="vision: slow"), "TERM": "xterm"}
+    process = subprocess.Popen(
+        [COMMAND, "build"], stdin=subprocess.DEVNULL, stdout=end, stderr=end, env=environment(**variables)
+    )
+    os.close(end)
+    shown, asked = "", False
+    with contextlib.suppress(OSError):  # the terminal's end
+        while block := os.read(terminal, 1 << 12):
+            shown += block.decode(errors="replace")
+            if not asked and "Timing tactics" in shown and " left" in shown:
+                asked = True
+                process.send_signal(signal.SIGINT)
+    assert process.wait(30) == 130
+    os.close(terminal)
+    lines = [line.strip() for line in re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", shown).replace("\r", "\n").splitlines()]
+    bars = [line for line in lines if "%" in line]
+    assert max(map(len, bars)) <= 80
+    for label in ("int8-fp16 text", "int8-fp16 vision", "fp16 text", "fp16 vision", "all"):
+        assert any(f" {label} " in bar for bar in bars), label
+    assert not any(" waits " in bar for bar in bars), "what waits takes no time"
+    assert any("✓ int8-fp16 text" in bar and "100%" in bar for bar in bars)
+    assert any("int8-fp16 vision" in bar and "Timing tactics" in bar for bar in bars)
+    assert any(" fp16 vision" in bar and " 0% waits" in bar for bar in bars)
+
+
 def compilers(parent: int) -> list[str]:
     """Processes that compile."""
     found = []
@@ -263,7 +298,8 @@ def compilers(parent: int) -> list[str]:
 
 @needs_compiler
 def test_a_sibling_where_there_is_only_its_compiler(board: Board) -> None:
-    variables = {**board.variables(), "PYTHONPATH": ""}
+    real = os.environ.get("PYTHONPATH", "")
+    variables = board.variables(PYTHONPATH=real)
     arguments = ["--precision", "full", "--token-budget", "64", "--level", "0", "--json"]
     done = subprocess.run(
         [COMMAND, "build", *arguments],
@@ -281,4 +317,4 @@ def test_a_sibling_where_there_is_only_its_compiler(board: Board) -> None:
     (engine,) = value["engines"]
     assert (engine["key"]["platform"], engine["key"]["compute_capability"]) == ("none, compiled for tests", "8.6")
     assert all(plan["bytes"] > 100_000 and plan["compiled"]["layers"] > 100 for plan in engine["plans"])
-    assert max(map(len, board.run("engines", PYTHONPATH="").stdout.splitlines())) <= 80
+    assert max(map(len, board.run("engines", PYTHONPATH=real).stdout.splitlines())) <= 80

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from typing import TYPE_CHECKING, Final
 
 from rich.progress import BarColumn, Progress, ProgressColumn, SpinnerColumn, TaskID, TextColumn
@@ -28,7 +27,8 @@ if TYPE_CHECKING:
 
 __all__ = ["ShownBuild", "span"]
 
-_STATE_CELLS: Final = 26
+_STATE_CELLS: Final = 24
+_WAITS: Final = "waits"
 _MOST_WARNINGS: Final = 5
 """The compiler may repeat itself for every layer."""
 
@@ -47,7 +47,7 @@ class ShownBuild(CompileSpectator):
         self._progress = Progress(
             SpinnerColumn(finished_text="✓"),
             TextColumn("{task.description}", markup=False),
-            BarColumn(bar_width=20),
+            BarColumn(bar_width=14),
             TextColumn("{task.percentage:>3.0f}%"),
             TextColumn("{task.fields[state]}", markup=False),
             self._rest,
@@ -92,7 +92,7 @@ class ShownBuild(CompileSpectator):
             self._rest.forecast = Forecast({label: plan.effort for label, plan in plans.items()})
         if self._opening is not None:
             self._progress.update(self._opening, visible=False)
-        self._tasks = {label: self._progress.add_task(label, total=1, start=False, state="waits") for label in plans}
+        self._tasks = {label: self._progress.add_task(label, total=1, state=_WAITS) for label in plans}
         self._all = self._progress.add_task("all", total=1, state="")
         self._rest.shown_at = self._all
 
@@ -102,7 +102,7 @@ class ShownBuild(CompileSpectator):
         task = self._tasks[label]
         if label not in self._builds:
             self._builds[label] = BuildProgress()
-            self._progress.start_task(task)
+            self._progress.reset(task, total=1, state="")  # its time begins now
         if isinstance(event, BuilderSaid):
             self._warn(label, event.text)
             return
@@ -117,7 +117,6 @@ class ShownBuild(CompileSpectator):
     ) -> None:
         """Fills a bar, and says what came of it."""
         label = _label(engine, plan)
-        self._progress.start_task(self._tasks[label])
         self._progress.update(self._tasks[label], completed=1, state="" if report else "was there already")
         if report is None:
             self._rest.forecast.skip(label)
@@ -149,13 +148,12 @@ class _Rest(ProgressColumn):
         super().__init__()
         self.forecast: Forecast[str] = Forecast({})
         self.shown_at: TaskID | None = None
-        self._since = time.monotonic()
 
     def render(self, task: Task) -> Text:
         """The cell of a bar."""
         if task.id != self.shown_at:
             elapsed = task.finished_time if task.finished else task.elapsed
-            return Text("" if elapsed is None else span(elapsed), style="dim")
+            return Text("" if elapsed is None or task.fields["state"] == _WAITS else span(elapsed), style="dim")
         left = self.forecast.remaining_s(task.elapsed or 0.0)
         return Text("" if left is None or task.finished else f"{span(left)} left")
 
