@@ -100,8 +100,10 @@ class FakeDriver:
     def close(self) -> None:
         self.closed += 1
         if self.opened_by is not None:
-            self.enter()
+            assert self.opened_by == threading.get_ident(), "popped in a thread without the context"
             self.opened_by = None
+            if self.broken:
+                raise CudaError(self.broken)
 
     def host_memory(self, nbytes: int, *, mapped: bool) -> FakeMemory:
         self.enter()

@@ -76,6 +76,40 @@ def test_streams_finish_in_any_order() -> None:
     cuda.close()
 
 
+def test_no_wait_is_ever_missed() -> None:
+    """Streams that take about as long as a look at them, one caller and nobody else who could wake the thread."""
+    cuda = CudaThread(driver=FakeDriver(stream_s=60e-6))
+    stream = cuda.stream()
+    stop = threading.Event()
+
+    def disturb() -> None:
+        while not stop.is_set():
+            sum(range(200))
+
+    disturbers = [threading.Thread(target=disturb) for _ in range(2)]
+    for thread in disturbers:
+        thread.start()
+    done = 0
+
+    def work() -> None:
+        nonlocal done
+        for _ in range(500):
+            cuda.run(stream, lambda _, __: None)
+            done += 1
+
+    worker = threading.Thread(target=work, daemon=True)
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-5)
+    worker.start()
+    worker.join(30)
+    sys.setswitchinterval(interval)
+    stop.set()
+    for thread in disturbers:
+        thread.join()
+    assert done == 500
+    cuda.close()
+
+
 def test_a_bug_of_ours_stays_what_it_is_and_the_thread_goes_on() -> None:
     cuda = CudaThread(driver=FakeDriver())
 
@@ -117,7 +151,7 @@ def test_after_an_illegal_address_nothing_is_submitted_any_more() -> None:
     assert calls == []
     assert cuda.lost
     cuda.close()
-    assert driver.closed == 0  # nothing can be released; each call would fail as the first did
+    assert driver.closed == 1  # a context that is left on pycuda's stack aborts the process
 
 
 def test_a_loss_that_another_library_met_counts() -> None:
@@ -141,17 +175,17 @@ def test_who_waits_when_it_closes_gets_an_error() -> None:
 
 
 @pytest.mark.parametrize(
-    ("ending", "released"),
+    "ending",
     [
-        ("", 1),
-        ("raise RuntimeError('unhandled')", 1),
-        ("sys.exit(3)", 1),
-        ("threading.Thread(target=lambda: cuda.call(lambda d: time.sleep(0.2))).start()", 1),
-        ("import gc; del cuda; gc.collect()", 1),
-        ("cuda.lose('gone')", 0),
+        "",
+        "raise RuntimeError('unhandled')",
+        "sys.exit(3)",
+        "threading.Thread(target=lambda: cuda.call(lambda d: time.sleep(0.2))).start()",
+        "import gc; del cuda; gc.collect()",
+        "cuda.lose('gone')",
     ],
 )
-def test_the_context_is_released_when_the_interpreter_ends(ending: str, released: int) -> None:
+def test_the_context_is_released_when_the_interpreter_ends(ending: str) -> None:
     script = (
         "import sys, threading, time\n"
         "from engines.fake_driver import FakeDriver\n"
@@ -166,7 +200,7 @@ def test_the_context_is_released_when_the_interpreter_ends(ending: str, released
     done = subprocess.run(
         [sys.executable, "-c", script], cwd=TESTS, capture_output=True, text=True, timeout=60, check=False
     )
-    assert done.stdout.count("released") == released, done.stderr
+    assert done.stdout.count("released") == 1, done.stderr
 
 
 @pytest.mark.parametrize(

@@ -10,6 +10,7 @@ from fakes.model import POISON, FakeModel, FakeRunner, expected_margin
 from orin_rerank.engines.port import EngineInfo
 from orin_rerank.errors import (
     DeadlineError,
+    DeviceLostError,
     EngineError,
     InternalError,
     NonFiniteScoreError,
@@ -359,6 +360,25 @@ async def test_a_crash_of_the_loop_fails_every_request_and_is_passed_on(slots):
         with pytest.raises(InternalError):
             it.scheduler.admit(1)
         assert it.scheduler.requests == 0
+
+
+@pytest.mark.parametrize("slots", [1, 3])
+async def test_a_lost_gpu_ends_the_scheduler_and_no_request_gets_a_score(slots):
+    async with bench(slots=slots) as it:
+        it.runner.gate.clear()
+        running = [asyncio.ensure_future(it.score(f"q{i}", ["x" * 90] * 5)) for i in range(3)]
+        await it.arrived()
+
+        def lose(pack):
+            raise DeviceLostError("CUDA failure 700: an illegal memory access was encountered")
+
+        it.runner.fail = lose
+        it.runner.gate.set()
+        outcomes = await asyncio.gather(*running, return_exceptions=True)
+        assert all(isinstance(outcome, DeviceLostError | InternalError) for outcome in outcomes)
+        assert any(isinstance(outcome, DeviceLostError) for outcome in outcomes)
+        await asyncio.to_thread(it.thread.join, 30)
+        assert isinstance(it.crash, DeviceLostError)
 
 
 async def test_stop_ends_every_request_once_and_refuses_later_ones():

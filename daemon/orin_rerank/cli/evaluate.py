@@ -13,10 +13,11 @@ import typer
 from orin_rerank.cli.exit_codes import ExitCode
 from orin_rerank.cli.options import (  # noqa: TC001 - typer reads annotations at run time
     BundleOption,
+    DeviceOption,
     JsonOption,
     PrecisionOption,
 )
-from orin_rerank.engines.settings import EngineSettings, PrecisionChoice
+from orin_rerank.engines.settings import DeviceChoice, EngineSettings, PrecisionChoice
 from orin_rerank.errors import SettingsError
 
 if TYPE_CHECKING:
@@ -50,12 +51,16 @@ def evaluate(
         ),
     ] = None,
     precision: PrecisionOption = PrecisionChoice.AUTO,
+    device: DeviceOption = DeviceChoice.AUTO,
     against: Annotated[
         PrecisionChoice | None,
         typer.Option(metavar="<full|int8>", help="Compare with this precision, query by query.", show_default=False),
     ] = None,
     threads: Annotated[
-        int | None, typer.Option(metavar="N", min=1, help="Threads of the engine; else one a core.", show_default=False)
+        int | None,
+        typer.Option(
+            metavar="N", min=1, help="Threads of the engine; else one a core, or two for a GPU.", show_default=False
+        ),
     ] = None,
     json_output: JsonOption = False,
 ) -> int:
@@ -91,7 +96,7 @@ def evaluate(
     root = data or repository_folder(_SHIPPED_SET)
     if root is None:
         raise SettingsError("name the folder of an evaluation set", item="--data")
-    settings = EngineSettings(precision=precision, threads=threads)
+    settings = EngineSettings(precision=precision, device=device, threads=threads)
     if against is None:
         _report(bundle_of(bundle), settings, root, split or [], as_json=json_output)
     elif {precision, against} != {PrecisionChoice.FULL, PrecisionChoice.INT8}:

@@ -7,9 +7,9 @@ from typing import Annotated
 
 import typer
 
-from orin_rerank.engines.settings import PrecisionChoice
+from orin_rerank.engines.settings import DeviceChoice, PrecisionChoice
 
-__all__ = ["AddressOption", "BundleOption", "JsonOption", "PrecisionOption", "SocketOption"]
+__all__ = ["AddressOption", "BundleOption", "DeviceOption", "JsonOption", "PrecisionOption", "SocketOption"]
 
 BundleOption = Annotated[
     Path | None,
@@ -24,6 +24,13 @@ PrecisionOption = Annotated[
     PrecisionChoice,
     typer.Option(
         help="What to compute in: full precision, INT8, or INT8 where an engine is installed that has passed its gate.",
+    ),
+]
+DeviceOption = Annotated[
+    DeviceChoice,
+    typer.Option(
+        help="What to compute on: the processor, an NVIDIA GPU, or the GPU where onnxruntime-gpu and pycuda are "
+        "installed.",
     ),
 ]
 JsonOption = Annotated[bool, typer.Option("--json", help="Write JSON instead of a table.")]

@@ -10,9 +10,10 @@ import typer
 
 from orin_rerank.cli.options import (  # noqa: TC001 - typer reads annotations at run time
     BundleOption,
+    DeviceOption,
     PrecisionOption,
 )
-from orin_rerank.engines.settings import EngineSettings, PrecisionChoice
+from orin_rerank.engines.settings import DeviceChoice, EngineSettings, PrecisionChoice
 from orin_rerank.errors import SettingsError
 
 if TYPE_CHECKING:
@@ -53,8 +54,12 @@ def serve(
         ),
     ] = None,
     precision: PrecisionOption = PrecisionChoice.AUTO,
+    device: DeviceOption = DeviceChoice.AUTO,
     threads: Annotated[
-        int | None, typer.Option(metavar="N", min=1, help="Threads of the engine; else one a core.", show_default=False)
+        int | None,
+        typer.Option(
+            metavar="N", min=1, help="Threads of the engine; else one a core, or two for a GPU.", show_default=False
+        ),
     ] = None,
     token_budget: Annotated[
         int | None,
@@ -86,7 +91,7 @@ def serve(
 
     try:
         settings = ServerSettings(socket=(socket or default_socket()).absolute(), tcp=tcp)
-        engine = EngineSettings(precision=precision, threads=threads, token_budget=token_budget)
+        engine = EngineSettings(precision=precision, device=device, threads=threads, token_budget=token_budget)
     except SettingsError as error:
         error.item = f"--{(error.item or 'serve').replace('_', '-')}"
         raise

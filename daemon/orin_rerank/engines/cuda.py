@@ -80,7 +80,9 @@ class CudaThread:
     def __init__(self, ordinal: int = 0, driver: Driver | None = None) -> None:
         self.ordinal = ordinal
         self._driver: Driver = driver or PyCudaDriver()
-        self._tasks: queue.SimpleQueue[_Task | None] = queue.SimpleQueue()
+        # No SimpleQueue: in CPython 3.12 its get() never returns where a timeout of microseconds passes while it looks
+        # at a lock that an earlier put() left open. Once in some 100,000 looks at a stream that hung a run.
+        self._tasks: queue.Queue[_Task | None] = queue.Queue()
         self._streams: list[DriverStream] = []
         self._waiting: list[_Task] = []
         self._lost: str | None = None
@@ -235,11 +237,11 @@ class CudaThread:
         """Leaves nothing behind, neither a context nor a thread that waits."""
         self._streams.clear()
         try:
-            # A lost context cannot be released: each call fails as the last one did, and pycuda prints that it did.
-            if self._lost is None:
-                self._driver.close()
+            # Of a lost GPU too: a thread that ends with a context on pycuda's stack aborts the process.
+            self._driver.close()
         except self._driver.errors as error:
-            _log.warning("the GPU could not be released", exc_info=error)
+            if self._lost is None:
+                _log.warning("the GPU could not be released", exc_info=error)
         left, self._waiting = self._waiting, []
         with contextlib.suppress(queue.Empty):
             while True:

@@ -92,7 +92,10 @@ class Driver(Protocol):
         """Retains a device's primary context and pushes it to the calling thread."""
 
     def close(self) -> None:
-        """Pops the primary context and releases it."""
+        """Pops the primary context and releases it; nothing where it was not opened.
+
+        A lost context is popped too, and the release fails with the error that it was lost by.
+        """
 
     def host_memory(self, nbytes: int, *, mapped: bool) -> HostMemory:
         """Takes page-locked memory, which the device sees too if it is mapped."""

@@ -11,17 +11,15 @@ import onnxruntime as ort
 
 from orin_rerank.errors import BundleError, EngineError
 
-__all__ = ["cpu_session", "cuda_is_available", "cuda_session"]
+__all__ = ["assigned", "cpu_session", "cuda_is_available", "cuda_session"]
 
 _PROCESSOR: Final = Path("/proc/cpuinfo")
 _CUDA: Final = "CUDAExecutionProvider"
 
-# fmt: off
-_HOST_OPERATORS: Final = frozenset((
-    "Add", "Cast", "Concat", "ConstantOfShape", "Div", "Equal", "Expand", "Gather", "Greater", "Less", "Max", "Min",
-    "Mod", "Mul", "Range", "ReduceProd", "Reshape", "Shape", "Size", "Slice", "Squeeze", "Sub", "Unsqueeze", "Where",
-))
-# fmt: on
+_ERRORS: Final = 3
+"""ONNX Runtime's log level for errors and worse."""
+
+_HOST_OPERATORS: Final = frozenset(("Concat", "Shape", "Squeeze", "Unsqueeze"))
 """What ONNX Runtime computes on the processor on purpose in a session of a GPU: shapes, a few integers at a time."""
 
 
@@ -63,6 +61,8 @@ def cuda_session(graph: Path, weights: Path | None, ordinal: int) -> Any:
     if not cuda_is_available():
         raise EngineError("this ONNX Runtime is not built for NVIDIA GPUs: install onnxruntime-gpu", item="onnxruntime")
     ort.preload_dlls()
+    # Else every session warns that its provider is no plug-in.
+    ort.set_default_logger_severity(_ERRORS)
     options = _options()
     options.add_session_config_entry("session.record_ep_graph_assignment_info", "1")
     provider = {
@@ -75,7 +75,8 @@ def cuda_session(graph: Path, weights: Path | None, ordinal: int) -> Any:
     session = _session(graph, weights, options, [(_CUDA, provider)])
     if _CUDA not in session.get_providers():
         raise EngineError("ONNX Runtime cannot use the GPU; its CUDA libraries may be missing", item="onnxruntime")
-    elsewhere = on_processor(session)
+    by_provider = assigned(session)
+    elsewhere = {kind for name, kinds in by_provider.items() if name != _CUDA for kind in kinds} - _HOST_OPERATORS
     if elsewhere:
         raise BundleError(
             f"would be computed on the processor in part: {', '.join(sorted(elsewhere))}", item=graph.name
@@ -83,13 +84,12 @@ def cuda_session(graph: Path, weights: Path | None, ordinal: int) -> Any:
     return session
 
 
-def on_processor(session: Any) -> set[str]:
-    """Types of the operators that a session of a GPU would compute on the processor, but for those on shapes."""
-    found: set[str] = set()
+def assigned(session: Any) -> dict[str, list[str]]:
+    """Types of a GPU session's operators, by the execution provider that computes them."""
+    found: dict[str, list[str]] = {}
     for part in session.get_provider_graph_assignment_info():
-        if part.ep_name != _CUDA:
-            found.update(node.op_type for node in part.get_nodes())
-    return found - _HOST_OPERATORS
+        found.setdefault(part.ep_name, []).extend(node.op_type for node in part.get_nodes())
+    return found
 
 
 @functools.cache
@@ -106,7 +106,7 @@ def _saturates() -> bool:
 
 def _options() -> Any:
     options = ort.SessionOptions()
-    options.log_severity_level = 3
+    options.log_severity_level = _ERRORS
     return options
 
 

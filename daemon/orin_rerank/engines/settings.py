@@ -12,7 +12,16 @@ from orin_rerank.errors import SettingsError
 if TYPE_CHECKING:
     from orin_rerank.graph.builder import Dialect
 
-__all__ = ["EngineSettings", "PrecisionChoice"]
+__all__ = ["DeviceChoice", "EngineSettings", "PrecisionChoice"]
+
+
+class DeviceChoice(enum.Enum):
+    """What a person may ask a model to be computed on."""
+
+    AUTO = "auto"
+    """The GPU where what it takes is installed, else the processor; never the processor because the GPU fails."""
+    CPU = "cpu"
+    CUDA = "cuda"
 
 
 class PrecisionChoice(enum.Enum):
@@ -31,7 +40,9 @@ class EngineSettings:
 
     Attributes:
         precision: What to compute in.
-        threads: Processor cores to compute on; None means those that this process may use.
+        device: What to compute on.
+        threads: Packs in flight at a time; None means one for each processor core that this process may use, or two
+            on a GPU.
         token_budget: Tokens in a pack; None means to measure at start.
         dialect: Which of a bundle's graphs to run; None means what measures faster as a rule on this runtime.
         feature_cache_bytes: Memory for the features of images seen lately.
@@ -43,6 +54,7 @@ class EngineSettings:
     """
 
     precision: PrecisionChoice = PrecisionChoice.AUTO
+    device: DeviceChoice = DeviceChoice.AUTO
     threads: int | None = None
     token_budget: int | None = None
     dialect: Dialect | None = None

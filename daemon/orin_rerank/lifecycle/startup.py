@@ -5,22 +5,31 @@ from __future__ import annotations
 import logging
 import time
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
 from orin_rerank.engines.bundle import TOKENIZER_FILE, Bundle
 from orin_rerank.engines.onnxruntime_engine import OnnxRuntimeEngine
-from orin_rerank.engines.pool import PackCapacity
+from orin_rerank.engines.plan_store import PlanStore
 from orin_rerank.engines.runner import Runner
-from orin_rerank.engines.settings import PrecisionChoice
+from orin_rerank.engines.settings import DeviceChoice, PrecisionChoice
 from orin_rerank.engines.store import EngineStore, default_state_folder
-from orin_rerank.errors import BundleError, EngineError, RefusedPrecisionError, StoreError
+from orin_rerank.errors import (
+    BundleError,
+    DeviceLostError,
+    EngineError,
+    GpuMissingError,
+    RefusedPrecisionError,
+    StoreError,
+    TensorRtMissingError,
+)
 from orin_rerank.graph.builder import Dialect, Precision
+from orin_rerank.lifecycle.accelerators import Accelerators, onnxruntime_engine, tensorrt_engine
 from orin_rerank.lifecycle.model import LoadedModel
 from orin_rerank.lifecycle.precision import HOW_TO_GET_INT8, find_int8
-from orin_rerank.lifecycle.self_test import TOLERANCE, read_golden_pairs, self_test
+from orin_rerank.lifecycle.self_test import HALF_TOLERANCE, TOLERANCE, read_golden_pairs, self_test
+from orin_rerank.lifecycle.sizes import DOCUMENT_TOKENS, LADDER, VISION_PATCHES, GraphFiles, capacity_of
 from orin_rerank.packing.budget import TokenBudget
 from orin_rerank.packing.pack import Pack, PackGroup
 from orin_rerank.packing.rotary import RotaryTable
@@ -33,6 +42,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
+    from orin_rerank.engines.pool import PackCapacity
     from orin_rerank.engines.port import Engine
     from orin_rerank.engines.settings import EngineSettings
     from orin_rerank.graph.architecture import Architecture
@@ -43,45 +53,14 @@ __all__ = ["LADDER", "VISION_PATCHES", "GraphFiles", "build_runner", "capacity_o
 
 _log = logging.getLogger(__name__)
 
-LADDER: Final = (64, 128, 192, 256, 384, 512, 768, 1024)
-"""Pack lengths that are tried."""
-
 _GIVE_UP: Final = 0.93
 """Longer packs are not tried once two in a row reach only this share of the best: from there throughput falls."""
 
 _REPEATS: Final = 3
-_DOCUMENT_TOKENS: Final = 64
-_MAX_DOCUMENTS: Final = 256
-VISION_PATCHES: Final = 1024
-"""Most patches of one run of the vision encoder, unless a single image has more."""
 
+_REFUSED: Final = "an INT8 engine is installed, but refused"
 
-@dataclass(frozen=True, slots=True)
-class GraphFiles:
-    """What an engine runs.
-
-    Attributes:
-        text: The decoder graph.
-        vision: The vision encoder graph, None for a text-only model.
-        precision: What they compute in, for people, such as `fp32`.
-        weights: Folder of the weight file, where it does not lie beside the graphs.
-    """
-
-    text: Path
-    vision: Path | None
-    precision: str
-    weights: Path | None = None
-
-    @classmethod
-    def of_bundle(cls, bundle: Bundle, dialect: Dialect, precision: Precision) -> GraphFiles:
-        """A pair of a bundle's own graphs.
-
-        Raises:
-            BundleError: If the bundle has none such.
-        """
-        graph = bundle.graph(dialect, precision)
-        vision = None if graph.vision is None else bundle.folder / graph.vision
-        return cls(bundle.folder / graph.text, vision, graph.precision.value)
+_ASKED: Final = {DeviceChoice.CPU: "the processor was asked for", DeviceChoice.CUDA: "a GPU was asked for"}
 
 
 def load_model(
@@ -90,23 +69,34 @@ def load_model(
     report: Callable[[str], None] = lambda _: None,
     *,
     store: EngineStore | None = None,
+    accelerators: Accelerators | None = None,
 ) -> LoadedModel:
     """Verifies a bundle, builds its engine, measures the token budget and runs the self-test.
 
-    An INT8 engine that is installed for the bundle takes its place where the settings leave the choice, if it can be
-    trusted (`lifecycle.precision`) and passes its self-test; the model and the journal say so where it does not.
+    ::
+
+        TensorRT, from plans for this machine   in INT8, else float16
+        ONNX Runtime on a GPU                   in float16
+        ONNX Runtime on the processor           in INT8, else float32
+
+    The first that can be had, that the settings allow, and that reproduces its golden pairs is it. INT8 is an engine
+    that is installed for the bundle and can be trusted (`lifecycle.precision`). The model and the journal say why it is
+    none of those above. A GPU that is lost meanwhile ends it all.
 
     Args:
         folder: The full-precision bundle's.
         settings: The engine's.
         report: Told what is being done.
-        store: Where INT8 engines are installed; None means in this user's own place.
+        store: Where INT8 engines and plans are installed; None means in this user's own place.
+        accelerators: What computes beside the processor; None means what this machine has.
 
     Raises:
         BundleError: If the bundle is missing, altered, malformed or an INT8 one itself.
         RefusedPrecisionError: If INT8 was asked for and there is none that can be trusted.
+        GpuMissingError: If a GPU was asked for, and none of its engines can be had.
         SelfTestError: If the engine does not reproduce the bundle's golden pairs.
         EngineError: If the engine fails.
+        DeviceLostError: If the GPU is lost; only another process can use it.
     """
     bundle = Bundle.open(folder)
     if bundle.manifest.source is not None:
@@ -114,62 +104,176 @@ def load_model(
             "is an INT8 engine; name the bundle that it was made from, and it is found where it was installed",
             item=str(folder),
         )
-    if settings.precision is PrecisionChoice.FULL:
-        return _load_full(bundle, settings, report, "full precision was asked for")
-    reason, refused = f"no INT8 engine is installed for this bundle; {HOW_TO_GET_INT8}", None
-    try:
-        engine = find_int8(bundle, store or EngineStore(default_state_folder()), report)
-        if engine is not None:
-            return _load_int8(engine, settings, report)
-    except (BundleError, StoreError, EngineError) as error:
-        reason, refused = f"an INT8 engine is installed, but refused: {error}", error
-    if settings.precision is PrecisionChoice.INT8:
-        raise RefusedPrecisionError(f"{reason}; {HOW_TO_GET_INT8}" if refused else reason) from refused
-    if refused:
-        _log.warning("serving full precision though INT8 is installed", extra=fields(reason=reason))
-    return _load_full(bundle, settings, report, reason)
+    store = store or EngineStore(default_state_folder())
+    return _Startup(bundle, settings, report, store, accelerators or Accelerators()).load()
 
 
-def _load_full(bundle: Bundle, settings: EngineSettings, report: Callable[[str], None], reason: str) -> LoadedModel:
-    bundle.verify(report)
-    return _load(bundle, Precision.FP32, settings, report, reason, TOLERANCE)
+class _Startup:
+    """Goes down the ladder of engines until one serves."""
 
+    def __init__(
+        self,
+        bundle: Bundle,
+        settings: EngineSettings,
+        report: Callable[[str], None],
+        store: EngineStore,
+        accelerators: Accelerators,
+    ) -> None:
+        self._bundle = bundle
+        self._settings = settings
+        self._report = report
+        self._store = store
+        self._plans = PlanStore(store.root)
+        self._accelerators = accelerators
+        self._int8: TrustedInt8 | None = None
+        self._not_int8 = "full precision was asked for"
+        self._verified = False
+        self._problems: dict[str, Exception] = {}
 
-def _load_int8(engine: TrustedInt8, settings: EngineSettings, report: Callable[[str], None]) -> LoadedModel:
-    return _load(engine.bundle, Precision.INT8, settings, report, engine.reason, engine.tolerance)
+    def load(self) -> LoadedModel:
+        """Finds INT8, tries the GPU, then the processor."""
+        choice = self._settings
+        if choice.precision is not PrecisionChoice.FULL:
+            self._find_int8()
+        if choice.device is not DeviceChoice.CPU and (model := self._on_gpu()) is not None:
+            return model
+        if choice.device is DeviceChoice.CUDA:
+            raise GpuMissingError(f"cannot be computed on: {self._skipped}", item="the GPU") from next(
+                reversed(self._problems.values())
+            )
+        return self._on_processor()
 
+    @property
+    def _skipped(self) -> str:
+        """Why the engines before were not taken."""
+        return "; ".join(self._problems)
 
-def _load(
-    bundle: Bundle,
-    precision: Precision,
-    settings: EngineSettings,
-    report: Callable[[str], None],
-    reason: str,
-    tolerance: float,
-) -> LoadedModel:
-    """Loads a bundle that has been verified."""
-    manifest = bundle.manifest
-    report("building the engine")
-    encoder = PromptEncoder(manifest.prompt, PromptTokenizer.from_file(bundle.folder / TOKENIZER_FILE))
-    capacity = capacity_of(manifest.architecture, settings, encoder.longest_pair)
-    graphs = GraphFiles.of_bundle(bundle, settings.dialect or Dialect.FUSED, precision)
-    runner = build_runner(manifest.architecture, manifest.prompt.image, graphs, capacity, settings)
-    model: LoadedModel | None = None
-    try:
-        if settings.token_budget is not None:
-            budget = TokenBudget.fixed(settings.token_budget)
-        else:
-            report("measuring how long packs should be")
-            budget = measure_budget(runner, manifest.architecture)
-        model = LoadedModel(
-            manifest.name, bundle.digest, manifest.prompt, encoder, runner, budget, reason, manifest.source
+    def _find_int8(self) -> None:
+        refused: Exception | None = None
+        self._not_int8 = f"no INT8 engine is installed for this bundle; {HOW_TO_GET_INT8}"
+        try:
+            self._int8 = find_int8(self._bundle, self._store, self._report)
+        except StoreError as error:
+            self._not_int8, refused = f"INT8 engines cannot be looked for: {error}", error
+        except (BundleError, EngineError) as error:
+            self._not_int8, refused = f"{_REFUSED}: {error}", error
+        if self._int8 is None:
+            self._without_int8(refused)
+
+    def _without_int8(self, refused: Exception | None) -> None:
+        """Makes sure that INT8 may be left out, and says so where something is wrong with it."""
+        if self._settings.precision is PrecisionChoice.INT8:
+            how = f"; {HOW_TO_GET_INT8}" if isinstance(refused, (BundleError, EngineError)) else ""
+            raise RefusedPrecisionError(f"{self._not_int8}{how}") from refused
+        if isinstance(refused, StoreError):
+            _log.warning("serving full precision", extra=fields(reason=self._not_int8))
+        elif refused is not None:
+            _log.warning("serving full precision though INT8 is installed", extra=fields(reason=self._not_int8))
+
+    def _on_gpu(self) -> LoadedModel | None:
+        """The best engine on a GPU, None if there is none."""
+        int8, full = self._int8, self._bundle
+        if int8 is not None:
+            tolerance = max(HALF_TOLERANCE, int8.tolerance)
+            model = self._try("TensorRT", int8.bundle, Precision.INT8_FP16, int8.reason, tolerance)
+            if model is not None or self._settings.precision is PrecisionChoice.INT8:
+                return model
+        reason = (
+            self._not_int8 if int8 is None else f"an INT8 engine is installed, but not on this GPU: {self._skipped}"
         )
-        report("comparing golden pairs")
-        self_test(model, read_golden_pairs(bundle), tolerance)
-    except BaseException:
-        (model or runner).close()
-        raise
-    return model
+        return self._try("TensorRT", full, Precision.FP16, reason, HALF_TOLERANCE) or self._try(
+            "ONNX Runtime", full, Precision.FP16, reason, HALF_TOLERANCE
+        )
+
+    def _try(
+        self, where: str, bundle: Bundle, precision: Precision, reason: str, tolerance: float
+    ) -> LoadedModel | None:
+        """An engine on a GPU; None where it cannot be had, and the reason is kept and said."""
+        settings, machine = self._settings, self._accelerators
+
+        def build(longest_pair: int) -> tuple[Engine, PackCapacity]:
+            if where == "TensorRT":
+                return tensorrt_engine(bundle, precision, settings, longest_pair, self._plans, machine)
+            return onnxruntime_engine(bundle, precision, settings, longest_pair, machine)
+
+        try:
+            return self._load(bundle, build, reason, tolerance)
+        except DeviceLostError:
+            raise  # in this process nothing of it can be used any more, nor is it known what went wrong before
+        except (BundleError, StoreError, EngineError) as error:
+            problem = f"{where}: {error}"
+            self._problems[problem] = error
+            absent = isinstance(error, (TensorRtMissingError, GpuMissingError))
+            _log.log(
+                logging.INFO if absent else logging.WARNING,
+                "an engine on the GPU cannot be had",
+                extra=fields(engine=where, precision=precision.value, reason=str(error)),
+            )
+            return None
+
+    def _on_processor(self) -> LoadedModel:
+        if self._int8 is not None:
+            try:
+                return self._load(
+                    self._int8.bundle,
+                    self._processor(self._int8.bundle, Precision.INT8),
+                    self._int8.reason,
+                    self._int8.tolerance,
+                )
+            except (BundleError, StoreError, EngineError) as error:
+                self._not_int8 = f"{_REFUSED}: {error}"
+                self._without_int8(error)
+        return self._load(self._bundle, self._processor(self._bundle, Precision.FP32), self._not_int8, TOLERANCE)
+
+    def _processor(self, bundle: Bundle, precision: Precision) -> Callable[[int], tuple[Engine, PackCapacity]]:
+        def build(longest_pair: int) -> tuple[Engine, PackCapacity]:
+            settings, manifest = self._settings, bundle.manifest
+            capacity = capacity_of(manifest.architecture, settings, longest_pair)
+            graphs = GraphFiles.of_bundle(bundle, settings.dialect or Dialect.FUSED, precision)
+            return processor_engine(manifest.prompt.image, graphs, capacity, settings), capacity
+
+        return build
+
+    def _load(
+        self,
+        bundle: Bundle,
+        build: Callable[[int], tuple[Engine, PackCapacity]],
+        reason: str,
+        tolerance: float,
+    ) -> LoadedModel:
+        """Loads a bundle with the engine that `build` makes, given the longest query with one document in tokens."""
+        if bundle is self._bundle and not self._verified:
+            bundle.verify(self._report)
+            self._verified = True
+        manifest, settings = bundle.manifest, self._settings
+        self._report("building the engine")
+        encoder = PromptEncoder(manifest.prompt, PromptTokenizer.from_file(bundle.folder / TOKENIZER_FILE))
+        engine, capacity = build(encoder.longest_pair)
+        runner = runner_over(engine, manifest.architecture, capacity, settings)
+        model: LoadedModel | None = None
+        try:
+            if settings.token_budget is not None:
+                budget = TokenBudget.fixed(settings.token_budget)
+            else:
+                self._report("measuring how long packs should be")
+                budget = measure_budget(runner, manifest.architecture)
+            model = LoadedModel(
+                manifest.name,
+                bundle.digest,
+                manifest.prompt,
+                encoder,
+                runner,
+                budget,
+                reason,
+                manifest.source,
+                engine_reason=self._skipped or _ASKED.get(settings.device, "plans for this machine are installed"),
+            )
+            self._report("comparing golden pairs")
+            self_test(model, read_golden_pairs(bundle), tolerance)
+        except BaseException:
+            (model or runner).close()
+            raise
+        return model
 
 
 def measure_budget(runner: Runner, architecture: Architecture) -> TokenBudget:
@@ -184,10 +288,10 @@ def measure_budget(runner: Runner, architecture: Architecture) -> TokenBudget:
         positions = np.tile(np.arange(start, start + tokens, dtype=np.int32), (3, 1))
         return EncodedSegment(ids, positions, np.full(tokens, -1, np.int32), (), tokens, 0)
 
-    prefix = segment(_DOCUMENT_TOKENS, 0)
+    prefix = segment(DOCUMENT_TOKENS, 0)
 
     def pack(tokens: int) -> Pack:
-        documents = tuple(segment(_DOCUMENT_TOKENS, len(prefix)) for _ in range(tokens // _DOCUMENT_TOKENS))
+        documents = tuple(segment(DOCUMENT_TOKENS, len(prefix)) for _ in range(tokens // DOCUMENT_TOKENS))
         return Pack((PackGroup(prefix, documents),), tuple(range(len(documents))), tokens)
 
     runner.run(pack(LADDER[0]))
@@ -211,21 +315,6 @@ def measure_budget(runner: Runner, architecture: Architecture) -> TokenBudget:
     return TokenBudget.measured(samples)
 
 
-def capacity_of(architecture: Architecture, settings: EngineSettings, longest_pair: int) -> PackCapacity:
-    """How large an engine's buffers must be to serve a model.
-
-    Args:
-        architecture: The model's.
-        settings: The engine's.
-        longest_pair: Most tokens of a query with one document.
-    """
-    # A pack within the budget and one more prefix than planned, or a single document at the limit. Planning counts the
-    # known prefixes of a pack as free; a pack that has more of them than fits is run in parts.
-    # measure_budget needs room for two segments of its own, however short the model's prompts are.
-    tokens = (settings.token_budget or LADDER[-1]) + max(longest_pair, 2 * _DOCUMENT_TOKENS)
-    return PackCapacity.of_model(architecture, tokens=tokens, documents=_MAX_DOCUMENTS)
-
-
 def build_runner(
     architecture: Architecture,
     image: ImageProfile | None,
@@ -235,7 +324,7 @@ def build_runner(
     *,
     wrap: Callable[[Engine], Engine] = lambda engine: engine,
 ) -> Runner:
-    """Builds an engine over two graphs, and what feeds it packs.
+    """Builds an engine on the processor over two graphs, and what feeds it packs.
 
     Args:
         architecture: The model's.
@@ -248,8 +337,18 @@ def build_runner(
     Raises:
         BundleError: If the engine does not take a graph.
     """
-    text = architecture.text
-    engine = OnnxRuntimeEngine(
+    return runner_over(wrap(processor_engine(image, graphs, capacity, settings)), architecture, capacity, settings)
+
+
+def processor_engine(
+    image: ImageProfile | None, graphs: GraphFiles, capacity: PackCapacity, settings: EngineSettings
+) -> OnnxRuntimeEngine:
+    """Builds an engine on the processor; `build_runner` explains the arguments.
+
+    Raises:
+        BundleError: If it does not take a graph.
+    """
+    return OnnxRuntimeEngine(
         graphs.text,
         graphs.vision,
         image,
@@ -259,8 +358,13 @@ def build_runner(
         pool_timeout_s=settings.pool_timeout_s,
         weights=graphs.weights,
     )
+
+
+def runner_over(engine: Engine, architecture: Architecture, capacity: PackCapacity, settings: EngineSettings) -> Runner:
+    """What feeds packs to an engine, which it owns from then on; `build_runner` explains the arguments."""
+    text = architecture.text
     return Runner(
-        wrap(engine),
+        engine,
         # No position is past the end of the longest sequence.
         RotaryTable(text.head_dim, text.rope_theta, text.mrope_section, capacity.tokens),
         feature_bytes=settings.feature_cache_bytes,

@@ -17,7 +17,7 @@ import threading
 import time
 from typing import TYPE_CHECKING, Final
 
-from orin_rerank.errors import DeadlineError, InternalError, OrinRerankError, OverloadedError
+from orin_rerank.errors import DeadlineError, DeviceLostError, InternalError, OrinRerankError, OverloadedError
 from orin_rerank.serving.fair_queue import FairQueue, part_of, tags_of
 from orin_rerank.serving.job import Job
 from orin_rerank.serving.throughput import Throughput
@@ -240,6 +240,9 @@ class Scheduler:
         started = self._clock()
         try:
             result = self._runner.run(pack)
+        except DeviceLostError as error:
+            self._failed(pack, error)
+            raise  # nothing right can be computed in this process any more
         except Exception as error:  # noqa: BLE001  # whatever an engine raises ends in its requests
             self._failed(pack, error)
             return
