@@ -324,6 +324,7 @@ class PoolExhaustedError(EngineError):
 class DeviceLostError(EngineError):
     """The GPU made an error after which it computes nothing right in this process; only a new process can use it."""
 
+    kind = ErrorKind.UNAVAILABLE
     code = "device_lost"
 
 
@@ -341,7 +342,7 @@ class TensorRtMissingError(EngineError):
 
 
 class GpuMissingError(EngineError):
-    """TensorRT is installed, but there is no GPU that it could compile for, or nothing to reach it by."""
+    """There is no GPU that could be compiled for or computed on, or nothing to reach it by."""
 
     kind = ErrorKind.UNAVAILABLE
     code = "gpu_missing"

@@ -27,6 +27,7 @@ def test_serving(daemon: Path) -> None:
         "max_tokens": 4096,
         "token_budget": 256,
         "precision_reason": "no INT8 engine is installed",
+        "engine_reason": "the processor was asked for",
         "source_digest": "",
     }
     assert value["counters"]["documents"] >= 2
@@ -35,7 +36,7 @@ def test_serving(daemon: Path) -> None:
     assert table.returncode == 0
     rows = dict(line.split(maxsplit=1) for line in table.stdout.splitlines())
     assert rows["state"].strip() == "serving"
-    assert rows["engine"].strip() == "fake-cpu, fp32"
+    assert rows["engine"].strip() == "fake-cpu, fp32 (the processor was asked for)"
     assert rows["precision"].strip() == "no INT8 engine is installed"
 
 

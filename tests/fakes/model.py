@@ -171,6 +171,7 @@ class FakeModel:
     info: EngineInfo = field(default_factory=lambda: EngineInfo("fake-cpu", "fp32", 8192, 64))
     source: str | None = None
     precision_reason: str = "no INT8 engine is installed"
+    engine_reason: str = "the processor was asked for"
 
     def close(self) -> None:
         self.runner.close()

@@ -1,27 +1,201 @@
-"""On which device a model is loaded, and that no other takes its place."""
+"""Which engine a model is loaded on: real graphs, plans and stores; the GPU and TensorRT are fakes."""
 
 from __future__ import annotations
 
+import dataclasses
 import importlib.util
+import logging
+from pathlib import Path
 
 import pytest
 
+from engines.tensorrt.fake_bindings import FakeGpu, FakeRuntime, Strategy, write_plan
+from orin_rerank.engines.bundle import WEIGHTS_FILE, Bundle
+from orin_rerank.engines.cuda import CudaThread
+from orin_rerank.engines.plan_store import PlanStore
 from orin_rerank.engines.settings import DeviceChoice, EngineSettings, PrecisionChoice
-from orin_rerank.errors import EngineError, RefusedPrecisionError
+from orin_rerank.engines.store import EngineStore
+from orin_rerank.engines.tensorrt.journal import Journal
+from orin_rerank.engines.tensorrt.runtime import PlanRuntime
+from orin_rerank.errors import DeviceLostError, EngineError, GpuMissingError, RefusedPrecisionError
+from orin_rerank.graph.builder import Precision
+from orin_rerank.lifecycle.accelerators import Accelerators, TensorRt
+from orin_rerank.lifecycle.compile_target import CompileTarget
+from orin_rerank.lifecycle.model import LoadedModel
+from orin_rerank.lifecycle.plan_work import engine_to_compile
 from orin_rerank.lifecycle.startup import load_model
+from orin_rerank.prompt.content import RerankInput, TextPart
+
+SETTINGS = EngineSettings(token_budget=64)
+CUDA = dataclasses.replace(SETTINGS, device=DeviceChoice.CUDA)
+RELEASE = "tensorrt 10.3.0"
+LOST = "Error Code 1: Cuda Runtime (an illegal memory access was encountered)"
+REQUEST = RerankInput([TextPart("red fire engine")], [[TextPart("a fire truck")]])
 
 
-def settings(precision: PrecisionChoice = PrecisionChoice.AUTO) -> EngineSettings:
-    return EngineSettings(precision=precision, device=DeviceChoice.CUDA, token_budget=64)
+def with_gpu(gpu: FakeGpu, release: str = RELEASE) -> Accelerators:
+    """A machine with a GPU and TensorRT."""
+    journal = Journal()
+
+    def open_runtime() -> PlanRuntime:
+        return PlanRuntime(FakeRuntime(gpu, journal.say), Strategy, journal)  # type: ignore[arg-type]
+
+    return Accelerators(lambda: TensorRt(release, open_runtime), lambda: CudaThread(driver=gpu))
 
 
-@pytest.mark.skipif(importlib.util.find_spec("pycuda") is not None, reason="pycuda is installed")
-def test_a_gpu_that_is_not_there_is_an_error_and_the_processor_does_not_take_its_place(bundle_folder) -> None:
-    with pytest.raises(EngineError) as caught:
-        load_model(bundle_folder, settings())
-    assert caught.value.item == "pycuda"
+def install_plans(bundle: Bundle, state: Path, weights: Path | None = None) -> Path:
+    """Plans of a bundle in float16, under the key that compiling installs them under."""
+    store = PlanStore(state)
+    target = CompileTarget(RELEASE, FakeGpu().open(0))
+    work = engine_to_compile(bundle, Precision.FP16, SETTINGS, target, store)
+    with store.staging(work.key, [plan.name for plan in work.plans]) as staged:
+        for plan in work.plans:
+            write_plan(staged.path(plan.name), plan.graph, plan.profiles, weights=weights)
+            staged.add(plan.name, 1.0)
+        return staged.install().folder
 
 
-def test_int8_is_not_for_onnxruntime_on_a_gpu(bundle_folder) -> None:
-    with pytest.raises(RefusedPrecisionError, match="no INT8 on a GPU"):
-        load_model(bundle_folder, settings(PrecisionChoice.INT8))
+@pytest.fixture
+def store(tmp_path: Path) -> EngineStore:
+    return EngineStore(tmp_path / "state")
+
+
+@pytest.fixture
+def plans(bundle_folder: Path, store: EngineStore) -> Path:
+    return install_plans(Bundle.open(bundle_folder), store.root)
+
+
+def warnings(caplog: pytest.LogCaptureFixture) -> list[str]:
+    return [record.message for record in caplog.records if record.levelno >= logging.WARNING]
+
+
+def assert_on_processor(model: LoadedModel, why: str) -> None:
+    assert (model.info.name, model.info.precision) == ("onnxruntime-cpu", "fp32")
+    assert why in model.engine_reason
+    model.close()
+
+
+def test_plans_for_this_machine_are_served(
+    bundle_folder: Path, store: EngineStore, plans: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    gpu = FakeGpu()
+    model = load_model(bundle_folder, SETTINGS, store=store, accelerators=with_gpu(gpu))
+    assert (model.info.name, model.info.precision, model.info.slots) == ("tensorrt", "fp16", 2)
+    assert model.engine_reason == "plans for this machine are installed"
+    assert "execute_async_v3" in gpu.calls
+    processor = load_model(bundle_folder, dataclasses.replace(SETTINGS, device=DeviceChoice.CPU), store=store)
+    assert processor.engine_reason == "the processor was asked for"
+    expected = processor.rerank(REQUEST).margins
+    assert model.rerank(REQUEST).margins == pytest.approx(expected, abs=0.02)
+    model.close()
+    processor.close()
+    assert not gpu.memory
+    assert gpu.closed == 1
+    assert warnings(caplog) == []
+
+
+def test_without_plans_it_says_how_to_get_them(
+    bundle_folder: Path, store: EngineStore, caplog: pytest.LogCaptureFixture
+) -> None:
+    gpu = FakeGpu()
+    model = load_model(bundle_folder, SETTINGS, store=store, accelerators=with_gpu(gpu))
+    assert_on_processor(model, "no fp16 plans are installed for this bundle; `orin-rerank build` compiles them")
+    assert warnings(caplog) == ["an engine on the GPU cannot be had"]
+    assert gpu.closed == gpu.opened == 1
+
+
+def test_plans_of_another_key_are_not_loaded(
+    bundle_folder: Path, store: EngineStore, plans: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    gpu = FakeGpu()
+    model = load_model(bundle_folder, SETTINGS, store=store, accelerators=with_gpu(gpu, "tensorrt 10.16.2"))
+    assert_on_processor(model, "runtime: tensorrt 10.3.0, not tensorrt 10.16.2")
+    assert gpu.calls == []
+    assert len(warnings(caplog)) == 1
+
+
+def test_damaged_plans_are_not_loaded(
+    bundle_folder: Path, store: EngineStore, plans: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    contents = bytearray((plans / "text.plan").read_bytes())
+    contents[-9] ^= 1
+    (plans / "text.plan").write_bytes(contents)
+    gpu = FakeGpu()
+    model = load_model(bundle_folder, SETTINGS, store=store, accelerators=with_gpu(gpu))
+    assert_on_processor(model, "does not have the contents that the manifest names")
+    assert gpu.calls == []
+    assert len(warnings(caplog)) == 1
+    with pytest.raises(GpuMissingError, match="does not have the contents"):
+        load_model(bundle_folder, CUDA, store=store, accelerators=with_gpu(FakeGpu()))
+
+
+def test_plans_that_compute_something_else_do_not_pass_the_self_test(
+    bundle_folder: Path, store: EngineStore, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """What the manifest vouches for can be wrong all the same; the golden pairs tell."""
+    contents = bytearray((bundle_folder / WEIGHTS_FILE).read_bytes())
+    contents[len(contents) // 2 :] = bytes(len(contents) - len(contents) // 2)
+    (tmp_path / "weights").mkdir()
+    (tmp_path / "weights" / WEIGHTS_FILE).write_bytes(contents)
+    install_plans(Bundle.open(bundle_folder), store.root, weights=tmp_path / "weights")
+    gpu = FakeGpu()
+    model = load_model(bundle_folder, SETTINGS, store=store, accelerators=with_gpu(gpu))
+    assert_on_processor(model, "where the reference gave")
+    assert len(warnings(caplog)) == 1
+    assert not gpu.memory
+    assert gpu.closed == 1
+
+
+def test_a_gpu_that_cannot_be_opened_is_said_and_gone_past(
+    bundle_folder: Path, store: EngineStore, plans: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    def fail() -> CudaThread:
+        raise EngineError("CUDA failed: no CUDA-capable device is detected")
+
+    machine = dataclasses.replace(with_gpu(FakeGpu()), open_gpu=fail)
+    assert_on_processor(
+        load_model(bundle_folder, SETTINGS, store=store, accelerators=machine), "no CUDA-capable device is detected"
+    )
+    assert len(warnings(caplog)) == 1
+    with pytest.raises(GpuMissingError, match=r"TensorRT \(fp16\).*no CUDA-capable.*ONNX Runtime \(fp16\)"):
+        load_model(bundle_folder, CUDA, store=store, accelerators=machine)
+
+
+def test_a_gpu_that_is_lost_while_loading_ends_it(bundle_folder: Path, store: EngineStore, plans: Path) -> None:
+    gpu = FakeGpu()
+    gpu.failing["execute_async_v3"] = LOST
+    with pytest.raises(DeviceLostError):
+        load_model(bundle_folder, SETTINGS, store=store, accelerators=with_gpu(gpu))
+
+
+def test_int8_that_was_asked_for_is_not_replaced(bundle_folder: Path, store: EngineStore, plans: Path) -> None:
+    with pytest.raises(RefusedPrecisionError, match="no INT8 engine is installed"):
+        load_model(
+            bundle_folder,
+            dataclasses.replace(CUDA, precision=PrecisionChoice.INT8),
+            store=store,
+            accelerators=with_gpu(FakeGpu()),
+        )
+
+
+@pytest.mark.skipif(importlib.util.find_spec("tensorrt") is not None, reason="TensorRT is installed")
+def test_a_machine_without_any_of_it_says_so_and_warns_of_nothing(
+    bundle_folder: Path, store: EngineStore, caplog: pytest.LogCaptureFixture
+) -> None:
+    assert_on_processor(load_model(bundle_folder, SETTINGS, store=store), "TensorRT is not installed")
+    assert warnings(caplog) == []
+
+
+def test_a_store_that_cannot_be_read_is_not_called_a_refused_engine(
+    bundle_folder: Path, store: EngineStore, caplog: pytest.LogCaptureFixture
+) -> None:
+    bundle = Bundle.open(bundle_folder)
+    with store.staging(bundle.digest) as staged:
+        (staged.parent / "current").write_text("no link")
+    model = load_model(bundle_folder, SETTINGS, store=store)
+    assert model.precision_reason.startswith("INT8 engines cannot be looked for: ")
+    assert "is installed" not in model.precision_reason
+    model.close()
+    assert warnings(caplog) == ["serving full precision"]
+    with pytest.raises(RefusedPrecisionError, match="INT8 engines cannot be looked for"):
+        load_model(bundle_folder, dataclasses.replace(SETTINGS, precision=PrecisionChoice.INT8), store=store)

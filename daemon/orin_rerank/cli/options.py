@@ -29,8 +29,8 @@ PrecisionOption = Annotated[
 DeviceOption = Annotated[
     DeviceChoice,
     typer.Option(
-        help="What to compute on: the processor, an NVIDIA GPU, or the GPU where onnxruntime-gpu and pycuda are "
-        "installed.",
+        help="What to compute on: the processor, an NVIDIA GPU (by TensorRT where plans are installed for it, else by "
+        "ONNX Runtime), or the GPU where it can be used.",
     ),
 ]
 JsonOption = Annotated[bool, typer.Option("--json", help="Write JSON instead of a table.")]

@@ -75,7 +75,9 @@ def serve(
     runs and leaves with 0. The journal goes to standard error, as JSON lines unless that is a terminal.
 
     An INT8 engine that `orin-rerank calibrate` has installed for the bundle is served in its place where it proves
-    itself; else `status` says why not. Engines are kept below $ORIN_RERANK_STATE, else below /var/lib/orin-rerank for
+    itself; else `status` says why not. So it is with the GPU: first the TensorRT plans that `orin-rerank build` has
+    compiled for this machine, then ONNX Runtime on CUDA. If the GPU is lost the daemon leaves with 71, to be started
+    again. Engines are kept below $ORIN_RERANK_STATE, else below /var/lib/orin-rerank for
     root and $XDG_STATE_HOME/orin-rerank for others.
 
     For example:
@@ -85,6 +87,7 @@ def serve(
     """
     from orin_rerank.cli.address import default_socket
     from orin_rerank.cli.bundles import bundle_of
+    from orin_rerank.cli.exit_codes import exit_code_of
     from orin_rerank.serving import daemon
     from orin_rerank.serving.settings import ServerSettings
     from orin_rerank.telemetry import log
@@ -103,4 +106,4 @@ def serve(
 
         return load_model(folder, engine, report)
 
-    return daemon.run(settings, load)
+    return daemon.run(settings, load, exit_code_of)

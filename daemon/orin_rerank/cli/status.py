@@ -102,7 +102,8 @@ def status_table(response: rerank_pb2.GetStatusResponse, target: str) -> Table:
         model = response.model
         made_from = f", made from {model.source_digest[:12]}" if model.source_digest else ""
         table.add_row("model", f"{model.name} ({model.bundle_digest[:12]}{made_from})")
-        table.add_row("engine", f"{model.engine}, {model.precision}")
+        why = f" ({snippet(model.engine_reason, 500)})" if model.engine_reason else ""
+        table.add_row("engine", Text(f"{model.engine}, {model.precision}{why}"))
         if model.precision_reason:
             table.add_row("precision", Text(snippet(model.precision_reason, 500)))
         table.add_row("reads", f"{'text and pictures' if model.images else 'text'}, up to {model.max_tokens} tokens")

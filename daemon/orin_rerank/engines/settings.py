@@ -19,7 +19,8 @@ class DeviceChoice(enum.Enum):
     """What a person may ask a model to be computed on."""
 
     AUTO = "auto"
-    """The GPU where what it takes is installed, else the processor; never the processor because the GPU fails."""
+    """The GPU where it can be used when the engine is made, else the processor. One that fails later ends the process.
+    """
     CPU = "cpu"
     CUDA = "cuda"
 

@@ -48,6 +48,7 @@ class LoadedModel:
         budget: How many tokens its packs should have on this machine.
         precision_reason: Why it is computed in this precision and in no other.
         source: Digest of the full-precision bundle that its own was derived from; None if it is one itself.
+        engine_reason: Why it is computed by this engine: what is the matter with those that come before it.
     """
 
     name: str
@@ -58,6 +59,7 @@ class LoadedModel:
     budget: TokenBudget
     precision_reason: str
     source: str | None = None
+    engine_reason: str = ""
     _threads: ThreadPoolExecutor = field(init=False, repr=False)
 
     def __post_init__(self) -> None:

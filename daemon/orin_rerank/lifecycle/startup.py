@@ -3,11 +3,7 @@
 from __future__ import annotations
 
 import logging
-import time
-from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Final
-
-import numpy as np
 
 from orin_rerank.engines.bundle import TOKENIZER_FILE, Bundle
 from orin_rerank.engines.onnxruntime_engine import OnnxRuntimeEngine
@@ -27,13 +23,12 @@ from orin_rerank.errors import (
 from orin_rerank.graph.builder import Dialect, Precision
 from orin_rerank.lifecycle.accelerators import Accelerators, onnxruntime_engine, tensorrt_engine
 from orin_rerank.lifecycle.model import LoadedModel
+from orin_rerank.lifecycle.pack_timing import measure_budget
 from orin_rerank.lifecycle.precision import HOW_TO_GET_INT8, find_int8
 from orin_rerank.lifecycle.self_test import HALF_TOLERANCE, TOLERANCE, read_golden_pairs, self_test
-from orin_rerank.lifecycle.sizes import DOCUMENT_TOKENS, LADDER, VISION_PATCHES, GraphFiles, capacity_of
+from orin_rerank.lifecycle.sizes import LADDER, VISION_PATCHES, GraphFiles, capacity_of
 from orin_rerank.packing.budget import TokenBudget
-from orin_rerank.packing.pack import Pack, PackGroup
 from orin_rerank.packing.rotary import RotaryTable
-from orin_rerank.prompt.encoded import EncodedSegment
 from orin_rerank.prompt.encoder import PromptEncoder
 from orin_rerank.prompt.tokenizer import PromptTokenizer
 from orin_rerank.telemetry.log import fields
@@ -52,11 +47,6 @@ if TYPE_CHECKING:
 __all__ = ["LADDER", "VISION_PATCHES", "GraphFiles", "build_runner", "capacity_of", "load_model", "measure_budget"]
 
 _log = logging.getLogger(__name__)
-
-_GIVE_UP: Final = 0.93
-"""Longer packs are not tried once two in a row reach only this share of the best: from there throughput falls."""
-
-_REPEATS: Final = 3
 
 _REFUSED: Final = "an INT8 engine is installed, but refused"
 
@@ -104,7 +94,6 @@ def load_model(
             "is an INT8 engine; name the bundle that it was made from, and it is found where it was installed",
             item=str(folder),
         )
-    store = store or EngineStore(default_state_folder())
     return _Startup(bundle, settings, report, store, accelerators or Accelerators()).load()
 
 
@@ -116,19 +105,18 @@ class _Startup:
         bundle: Bundle,
         settings: EngineSettings,
         report: Callable[[str], None],
-        store: EngineStore,
+        store: EngineStore | None,
         accelerators: Accelerators,
     ) -> None:
         self._bundle = bundle
         self._settings = settings
         self._report = report
         self._store = store
-        self._plans = PlanStore(store.root)
         self._accelerators = accelerators
         self._int8: TrustedInt8 | None = None
         self._not_int8 = "full precision was asked for"
         self._verified = False
-        self._problems: dict[str, Exception] = {}
+        self._problems: list[str] = []
 
     def load(self) -> LoadedModel:
         """Finds INT8, tries the GPU, then the processor."""
@@ -138,9 +126,7 @@ class _Startup:
         if choice.device is not DeviceChoice.CPU and (model := self._on_gpu()) is not None:
             return model
         if choice.device is DeviceChoice.CUDA:
-            raise GpuMissingError(f"cannot be computed on: {self._skipped}", item="the GPU") from next(
-                reversed(self._problems.values())
-            )
+            raise GpuMissingError(f"a GPU was asked for, and none can be used: {self._skipped}")
         return self._on_processor()
 
     @property
@@ -148,11 +134,15 @@ class _Startup:
         """Why the engines before were not taken."""
         return "; ".join(self._problems)
 
+    def _engines(self) -> EngineStore:
+        """Where engines are installed; a machine without such a place is a problem only for who looks there."""
+        return self._store or EngineStore(default_state_folder())
+
     def _find_int8(self) -> None:
         refused: Exception | None = None
         self._not_int8 = f"no INT8 engine is installed for this bundle; {HOW_TO_GET_INT8}"
         try:
-            self._int8 = find_int8(self._bundle, self._store, self._report)
+            self._int8 = find_int8(self._bundle, self._engines(), self._report)
         except StoreError as error:
             self._not_int8, refused = f"INT8 engines cannot be looked for: {error}", error
         except (BundleError, EngineError) as error:
@@ -193,7 +183,9 @@ class _Startup:
 
         def build(longest_pair: int) -> tuple[Engine, PackCapacity]:
             if where == "TensorRT":
-                return tensorrt_engine(bundle, precision, settings, longest_pair, self._plans, machine)
+                return tensorrt_engine(
+                    bundle, precision, settings, longest_pair, PlanStore(self._engines().root), machine
+                )
             return onnxruntime_engine(bundle, precision, settings, longest_pair, machine)
 
         try:
@@ -201,8 +193,8 @@ class _Startup:
         except DeviceLostError:
             raise  # in this process nothing of it can be used any more, nor is it known what went wrong before
         except (BundleError, StoreError, EngineError) as error:
-            problem = f"{where}: {error}"
-            self._problems[problem] = error
+            # Not the error itself: its traceback would keep what it took to make the engine.
+            self._problems.append(f"{where} ({precision.value}): {error}")
             absent = isinstance(error, (TensorRtMissingError, GpuMissingError))
             _log.log(
                 logging.INFO if absent else logging.WARNING,
@@ -274,45 +266,6 @@ class _Startup:
             (model or runner).close()
             raise
         return model
-
-
-def measure_budget(runner: Runner, architecture: Architecture) -> TokenBudget:
-    """Times packs of each length on the ladder, as many side by side as the engine runs.
-
-    The packs' prefix is known after the first, as it is when a request has many documents.
-    """
-    rng = np.random.default_rng(0)
-
-    def segment(tokens: int, start: int) -> EncodedSegment:
-        ids = rng.integers(0, architecture.text.vocabulary, tokens, dtype=np.int32)
-        positions = np.tile(np.arange(start, start + tokens, dtype=np.int32), (3, 1))
-        return EncodedSegment(ids, positions, np.full(tokens, -1, np.int32), (), tokens, 0)
-
-    prefix = segment(DOCUMENT_TOKENS, 0)
-
-    def pack(tokens: int) -> Pack:
-        documents = tuple(segment(DOCUMENT_TOKENS, len(prefix)) for _ in range(tokens // DOCUMENT_TOKENS))
-        return Pack((PackGroup(prefix, documents),), tuple(range(len(documents))), tokens)
-
-    runner.run(pack(LADDER[0]))
-    samples = []
-    slots = runner.info.slots
-    with ThreadPoolExecutor(slots) as threads:
-        for tokens in LADDER:
-            if tokens > runner.info.max_tokens:
-                break
-            batch = [pack(tokens) for _ in range(slots)]
-            times = []
-            for _ in range(_REPEATS):
-                started = time.perf_counter()
-                list(threads.map(runner.run, batch))
-                times.append(time.perf_counter() - started)
-            # The least time: whatever else the machine does can only lengthen one.
-            samples.append((tokens, min(times)))
-            rates = [length / seconds for length, seconds in samples]
-            if len(rates) > 2 and max(rates[-2:]) < _GIVE_UP * max(rates):
-                break
-    return TokenBudget.measured(samples)
 
 
 def build_runner(

@@ -180,6 +180,7 @@ class Daemon:
                 max_queued_bytes=self._settings.max_queued_bytes,
                 counters=self._state.counters,
                 loop=self._loop,
+                on_crash=self._fail,
             )
             try:
                 if not self._stopping.is_set():
@@ -210,6 +211,7 @@ class Daemon:
                 engine=model.info.name,
                 precision=model.info.precision,
                 reason=model.precision_reason,
+                engine_reason=model.engine_reason,
                 seconds=time.monotonic() - started,
             ),
         )
@@ -228,6 +230,8 @@ class Daemon:
             self._loop.call_soon_threadsafe(self._fail, error)
 
     def _fail(self, error: BaseException) -> None:
+        if self._state.state == pb.STATE_FAILED or self._stopping.is_set():
+            return  # told before by the scheduler, or on its way out anyhow
         self._state.state = pb.STATE_FAILED
         self._unhealthy = asyncio.ensure_future(self._set_health(serving=False))
         self._state.report(str(error) if isinstance(error, OrinRerankError) else "an internal error")
@@ -254,31 +258,36 @@ def _bind(server: grpc.aio.Server, address: str, item: str) -> int:
     return port
 
 
-async def _until_signal(settings: ServerSettings, load: Load) -> bool:
+async def _until_signal(settings: ServerSettings, load: Load) -> tuple[bool, OrinRerankError | None]:
+    """Runs a daemon; returns whether its engine thread has ended, and why it failed if it did."""
     daemon = Daemon(settings, load)
     asked = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, asked.set)
     await daemon.start()
-    waiting = [asyncio.ensure_future(asked.wait()), asyncio.ensure_future(daemon.failed())]
+    failed = asyncio.ensure_future(daemon.failed())
+    signalled = asyncio.ensure_future(asked.wait())
     try:
-        done, _ = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+        await asyncio.wait([signalled, failed], return_when=asyncio.FIRST_COMPLETED)
     finally:
         ended = await daemon.stop()
-    for task in waiting:
-        task.cancel()
-    for task in done:
-        await task
-    return ended
+    error = failed.exception() if failed.done() else None
+    signalled.cancel()
+    failed.cancel()
+    if error is not None and not isinstance(error, OrinRerankError):
+        raise error
+    return ended, error
 
 
-def run(settings: ServerSettings, load: Load) -> int:
+def run(settings: ServerSettings, load: Load, exit_code: Callable[[OrinRerankError], int] = lambda _: 1) -> int:
     """Runs the daemon until SIGTERM or SIGINT.
 
     Args:
         settings: How it is reached and how much it takes on.
         load: Loads the model; told to report what it is doing.
+        exit_code: Chooses the exit code of an error, for a process that can only be ended at once: its engine thread
+            hangs in native code, as one may that waits for a lost GPU.
 
     Returns:
         The exit code of an orderly end, 0.
@@ -286,9 +295,11 @@ def run(settings: ServerSettings, load: Load) -> int:
     Raises:
         OrinRerankError: If the daemon could not start or failed later; the caller chooses the exit code.
     """
-    ended = asyncio.run(_until_signal(settings, load))
+    ended, error = asyncio.run(_until_signal(settings, load))
     if not ended:
         # The interpreter would tear down libraries beneath the engine thread, which is still inside them.
         logging.shutdown()
-        os._exit(0)
+        os._exit(0 if error is None else exit_code(error))
+    if error is not None:
+        raise error
     return 0

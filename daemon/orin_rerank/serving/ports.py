@@ -61,6 +61,10 @@ class ServedModel(Protocol):
         """Why it is computed in this precision and in no other."""
 
     @property
+    def engine_reason(self) -> str:
+        """Why it is computed by this engine and by none that would be better."""
+
+    @property
     def profile(self) -> PromptProfile:
         """What it reads."""
 

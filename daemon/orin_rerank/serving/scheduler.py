@@ -56,6 +56,7 @@ class Scheduler:
         max_queued_bytes: The same for the messages' size.
         counters: Told of every pack.
         loop: The handlers' event loop.
+        on_crash: Told on the loop what ended the engine threads' work, before they have ended: one may hang.
         clock: Monotonic seconds.
     """
 
@@ -67,6 +68,7 @@ class Scheduler:
         max_queued_bytes: int,
         counters: Counters,
         loop: asyncio.AbstractEventLoop,
+        on_crash: Callable[[BaseException], None] = lambda _: None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._model = model
@@ -74,6 +76,7 @@ class Scheduler:
         self._max_queued_bytes = max_queued_bytes
         self._counters = counters
         self._loop = loop
+        self._on_crash = on_crash
         self._clock = clock
         self._wake = threading.Condition()
         self._queue = FairQueue(
@@ -211,10 +214,12 @@ class Scheduler:
                 self._run(pack)
         except BaseException as error:  # noqa: BLE001  # raised again by `serve`, once all threads are done
             crashes.append(error)
+            reason = _why_crashed(error)
             with self._wake:
-                self._stopped = self._stopped or _crashed
+                self._stopped = self._stopped or reason
                 self._wake.notify_all()
-            self._loop.call_soon_threadsafe(self.stop, _crashed)
+            self._loop.call_soon_threadsafe(self.stop, reason)
+            self._loop.call_soon_threadsafe(self._on_crash, error)
 
     def _next_pack(self) -> Pack | None:
         with self._wake:
@@ -240,9 +245,8 @@ class Scheduler:
         started = self._clock()
         try:
             result = self._runner.run(pack)
-        except DeviceLostError as error:
-            self._failed(pack, error)
-            raise  # nothing right can be computed in this process any more
+        except DeviceLostError:
+            raise  # nothing right is computed in this process any more: neither this pack, part by part, nor another
         except Exception as error:  # noqa: BLE001  # whatever an engine raises ends in its requests
             self._failed(pack, error)
             return
@@ -350,5 +354,8 @@ def _resolve(job: Job, error: Exception | None) -> None:
         job.outcome.set_exception(error)
 
 
-def _crashed() -> OrinRerankError:
-    return InternalError("the scheduler stopped working")
+def _why_crashed(error: BaseException) -> Callable[[], OrinRerankError]:
+    """What requests are told that no engine thread will run: their own error each, since a handler may add to it."""
+    if isinstance(error, DeviceLostError):
+        return lambda: DeviceLostError(error.message)
+    return lambda: InternalError("the scheduler stopped working")

@@ -94,4 +94,5 @@ def _model_status(model: ServedModel) -> pb.ModelStatus:
         token_budget=model.budget.for_prefix(0),
         precision_reason=model.precision_reason,
         source_digest=model.source or "",
+        engine_reason=model.engine_reason,
     )
