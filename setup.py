@@ -123,6 +123,10 @@ setup(
             "types-protobuf>=6",
             "types-setuptools>=77",
         ],
+        # The GPU: page-locked memory, streams and the context. TensorRT comes with JetPack, not from here.
+        "jetson": ["pycuda>=2026.1"],
+        # A discrete NVIDIA GPU. onnxruntime and onnxruntime-gpu are one module: see docs/device-figures.md.
+        "cuda": ["onnxruntime-gpu>=1.31", "pycuda>=2026.1"],
         # NVIDIA's compiler, which needs no GPU, to compile every graph in tests; on other machines those are skipped.
         "compile-test": ['tensorrt-rtx-cu13==1.7.1.116; sys_platform == "linux" and platform_machine == "x86_64"'],
         # The reference implementations, to compare with; never at run time.

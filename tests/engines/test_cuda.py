@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import subprocess
 import sys
 import threading
@@ -235,6 +236,13 @@ def test_what_a_context_does_not_survive(message: str) -> None:
 )
 def test_what_is_an_error_like_any_other(message: str) -> None:
     assert not is_device_lost(message)
+
+
+@pytest.mark.skipif(importlib.util.find_spec("pycuda") is not None, reason="pycuda is installed")
+def test_without_pycuda_the_error_says_so() -> None:
+    with pytest.raises(EngineError) as caught:
+        CudaThread()
+    assert caught.value.item == "pycuda"
 
 
 def test_a_stream_is_a_value() -> None:

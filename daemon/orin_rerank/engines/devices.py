@@ -1,4 +1,4 @@
-"""What is the same of every engine on a GPU."""
+"""How many packs a GPU has in flight."""
 
 from __future__ import annotations
 
@@ -7,7 +7,5 @@ from typing import Final
 __all__ = ["CUDA_SLOTS"]
 
 CUDA_SLOTS: Final = 2
-"""Packs in flight on a GPU: one is computed while the next is prepared and the last is answered.
-
-More do not help: the measurements are in docs/device-figures.md.
+"""Packs in flight on a GPU: one is computed while another is laid out or read. More are slower: docs/device-figures.md.
 """
