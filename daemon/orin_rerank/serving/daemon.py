@@ -46,6 +46,9 @@ __all__ = ["Daemon", "run"]
 
 _log = logging.getLogger(__name__)
 
+_ARRIVED_S: Final = 0.1
+"""How long requests that were sent before their callers could know better are still refused one by one."""
+
 _FLUSH_S: Final = 0.5
 """How long the last responses may take to leave; only clients that watch the health make it last that long."""
 
@@ -128,6 +131,9 @@ class Daemon:
         if self._state.scheduler is not None:
             self._state.scheduler.stop(lambda: UnavailableError("the daemon stopped before the request was done"))
             await self._service.quiet()
+        # Meanwhile what has arrived is answered: the library cancels what it has not handed over yet.
+        await asyncio.sleep(_ARRIVED_S)
+        await self._service.quiet()
         await self._server.stop(_FLUSH_S)
         self._encoders.shutdown(wait=False, cancel_futures=True)
         await self._join_engine()
