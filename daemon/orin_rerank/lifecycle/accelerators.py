@@ -145,10 +145,10 @@ def onnxruntime_engine(
         EngineError: If the GPU cannot be used.
         DeviceLostError: If the GPU is gone.
     """
-    manifest = bundle.manifest
-    graphs = GraphFiles.of_bundle(bundle, settings.dialect or Dialect.FUSED, precision)
     if not cuda_is_available():
         raise GpuMissingError("this ONNX Runtime is not built for NVIDIA GPUs, which takes onnxruntime-gpu")
+    manifest = bundle.manifest
+    graphs = GraphFiles.of_bundle(bundle, settings.dialect or Dialect.FUSED, precision)
     capacity = capacity_of(
         manifest.architecture, settings, longest_pair, key_value_dtype=np.float16 if precision.half else np.float32
     )
