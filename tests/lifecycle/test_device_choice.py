@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from engines.tensorrt.fake_bindings import FakeGpu, FakeRuntime, Strategy, write_plan
+from lifecycle.int8_bundles import add_gate, write_int8_bundle
 from orin_rerank.engines.bundle import WEIGHTS_FILE, Bundle
 from orin_rerank.engines.cuda import CudaThread
 from orin_rerank.engines.plan_store import PlanStore
@@ -25,6 +26,7 @@ from orin_rerank.lifecycle.model import LoadedModel
 from orin_rerank.lifecycle.plan_work import engine_to_compile
 from orin_rerank.lifecycle.startup import load_model
 from orin_rerank.prompt.content import RerankInput, TextPart
+from orin_rerank.quantization.gate import GATE_FILE
 
 SETTINGS = EngineSettings(token_budget=64)
 CUDA = dataclasses.replace(SETTINGS, device=DeviceChoice.CUDA)
@@ -43,11 +45,13 @@ def with_gpu(gpu: FakeGpu, release: str = RELEASE) -> Accelerators:
     return Accelerators(lambda: TensorRt(release, open_runtime), lambda: CudaThread(driver=gpu))
 
 
-def install_plans(bundle: Bundle, state: Path, weights: Path | None = None) -> Path:
-    """Plans of a bundle in float16, under the key that compiling installs them under."""
+def install_plans(
+    bundle: Bundle, state: Path, weights: Path | None = None, precision: Precision = Precision.FP16
+) -> Path:
+    """Plans of a bundle, under the key that compiling installs them under."""
     store = PlanStore(state)
     target = CompileTarget(RELEASE, FakeGpu().open(0))
-    work = engine_to_compile(bundle, Precision.FP16, SETTINGS, target, store)
+    work = engine_to_compile(bundle, precision, SETTINGS, target, store)
     with store.staging(work.key, [plan.name for plan in work.plans]) as staged:
         for plan in work.plans:
             write_plan(staged.path(plan.name), plan.graph, plan.profiles, weights=weights)
@@ -176,6 +180,31 @@ def test_int8_that_was_asked_for_is_not_replaced(bundle_folder: Path, store: Eng
             store=store,
             accelerators=with_gpu(FakeGpu()),
         )
+
+
+def test_int8_is_served_from_its_own_plans_and_float16_without_them(bundle_folder: Path, store: EngineStore) -> None:
+    bundle = Bundle.open(bundle_folder)
+    requests = [RerankInput([TextPart(f"query {i}")], [[TextPart("a document")], [TextPart("more")]]) for i in range(4)]
+    with store.staging(bundle.digest) as staged:
+        add_gate(write_int8_bundle(bundle, staged, requests))
+        int8 = Bundle.open(store.install(bundle.digest, staged))
+    install_plans(bundle, store.root)
+    model = load_model(bundle_folder, SETTINGS, store=store, accelerators=with_gpu(FakeGpu()))
+    model.close()
+    assert (model.info.name, model.info.precision) == ("tensorrt", "fp16")
+    assert model.precision_reason.startswith("an INT8 engine is installed, but not on this GPU: ")
+    assert "no int8-fp16 plans are installed" in model.precision_reason
+    install_plans(int8, store.root, precision=Precision.INT8_FP16)
+    model = load_model(bundle_folder, SETTINGS, store=store, accelerators=with_gpu(FakeGpu()))
+    model.close()
+    assert (model.info.name, model.info.precision) == ("tensorrt", "int8-fp16")
+    assert (model.digest, model.source) == (int8.digest, bundle.digest)
+    assert model.precision_reason.startswith("INT8 passed its gate: ")
+    (int8.folder / GATE_FILE).write_text("{}")
+    model = load_model(bundle_folder, SETTINGS, store=store, accelerators=with_gpu(FakeGpu()))
+    model.close()
+    assert (model.info.name, model.info.precision) == ("tensorrt", "fp16")
+    assert model.precision_reason.startswith("an INT8 engine is installed, but refused: ")
 
 
 @pytest.mark.skipif(importlib.util.find_spec("tensorrt") is not None, reason="TensorRT is installed")
