@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from engines.fake_driver import ILLEGAL, CudaError, FakeDriver
+from engines.fake_driver import ILLEGAL, CudaError, FakeDriver, FakeStream
 from orin_rerank.engines.cuda import CudaThread, Stream
 from orin_rerank.engines.cuda_driver import is_device_lost
 from orin_rerank.errors import DeviceLostError, EngineError
@@ -123,6 +123,21 @@ def test_a_bug_of_ours_stays_what_it_is_and_the_thread_goes_on() -> None:
         cuda.run(cuda.stream(), lambda driver, _: bug(driver))
     assert not cuda.lost
     assert cuda.call(lambda _: 3) == 3
+    cuda.close()
+
+
+def test_what_was_enqueued_before_a_failure_is_waited_for() -> None:
+    """Its caller gives back buffers that the stream may still be writing to."""
+    cuda = CudaThread(driver=FakeDriver(stream_s=0.05))
+    done = []
+
+    def half(_: object, raw: FakeStream) -> None:
+        raw.left.append(lambda: done.append("first half"))
+        raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        cuda.run(cuda.stream(), half)
+    assert done == ["first half"]
     cuda.close()
 
 

@@ -63,6 +63,7 @@ class _Task:
     stream: Stream | None
     outcome: Future[Any] = field(default_factory=Future)
     result: Any = None
+    error: BaseException | None = None
     since: float = 0.0
 
 
@@ -108,7 +109,8 @@ class CudaThread:
     def run(self, stream: Stream, enqueue: Callable[[Driver, DriverStream], _T]) -> _T:
         """Calls a function that enqueues work on a stream, and waits until the stream has done all of it.
 
-        The CUDA thread serves others meanwhile.
+        The CUDA thread serves others meanwhile. Where the function fails half-way, what it had enqueued is waited for
+        too: it may still read or write buffers that the caller is about to give back.
 
         Raises:
             DeviceLostError: If the GPU computes nothing right any more.
@@ -202,12 +204,18 @@ class CudaThread:
     def _start(self, task: _Task) -> None:
         try:
             task.result = task.function(self._driver)
-            if task.stream is None:
-                task.outcome.set_result(task.result)
+        except BaseException as error:  # noqa: BLE001  # goes to who waits
+            task.error = self._typed(error)
+            if task.stream is None or isinstance(task.error, DeviceLostError):
+                task.outcome.set_exception(task.error)
                 return
+        if task.stream is None:
+            task.outcome.set_result(task.result)
+            return
+        try:
             self._streams[task.stream.number].record()
         except BaseException as error:  # noqa: BLE001  # goes to who waits
-            task.outcome.set_exception(self._typed(error))
+            task.outcome.set_exception(task.error or self._typed(error))
             return
         task.since = time.perf_counter()
         if not self._settled(task):
@@ -219,9 +227,11 @@ class CudaThread:
             if not self._streams[task.stream.number].done():
                 return False
         except BaseException as error:  # noqa: BLE001  # goes to who waits
-            task.outcome.set_exception(self._typed(error))
-            return True
-        task.outcome.set_result(task.result)
+            task.error = self._typed(error)
+        if task.error is not None:
+            task.outcome.set_exception(task.error)
+        else:
+            task.outcome.set_result(task.result)
         return True
 
     def _typed(self, error: BaseException) -> BaseException:

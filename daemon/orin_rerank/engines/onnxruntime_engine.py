@@ -167,11 +167,12 @@ class OnnxRuntimeEngine:
         """
         block = self._pool.block
         where = "cuda" if block.on_device else "cpu"
+        ordinal = self._cuda.ordinal if self._cuda is not None and block.on_device else 0
         binding = session.io_binding()
         for name, array in inputs.items():
-            binding.bind_input(name, where, 0, array.dtype, array.shape, block.address_of(array))
+            binding.bind_input(name, where, ordinal, array.dtype, array.shape, block.address_of(array))
         for name, array in outputs.items():
-            binding.bind_output(name, where, 0, array.dtype, array.shape, block.address_of(array))
+            binding.bind_output(name, where, ordinal, array.dtype, array.shape, block.address_of(array))
         if probe is not None:
             for name, array in probe.inputs.items():
                 binding.bind_input(name, "cpu", 0, array.dtype, array.shape, array.ctypes.data)

@@ -63,6 +63,11 @@ def cuda_session(graph: Path, weights: Path | None, ordinal: int) -> Any:
     ort.preload_dlls()
     # Else every session warns that its provider is no plug-in.
     ort.set_default_logger_severity(_ERRORS)
+    if not hasattr(ort.InferenceSession, "get_provider_graph_assignment_info"):
+        raise EngineError(
+            f"ONNX Runtime {ort.__version__} does not tell what it computes where: install a later onnxruntime-gpu",
+            item="onnxruntime",
+        )
     options = _options()
     options.add_session_config_entry("session.record_ep_graph_assignment_info", "1")
     provider = {

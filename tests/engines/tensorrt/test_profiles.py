@@ -11,7 +11,6 @@ from orin_rerank.engines.pool import PackCapacity
 from orin_rerank.engines.tensorrt.profiles import (
     Extent,
     ShapeProfile,
-    largest_grid,
     profiles_digest,
     text_profiles,
     token_ladder,
@@ -19,7 +18,7 @@ from orin_rerank.engines.tensorrt.profiles import (
 )
 from orin_rerank.errors import InternalError
 from orin_rerank.prompt.profile import ImageProfile
-from orin_rerank.prompt.resize import MAX_ASPECT_RATIO, smart_resize
+from orin_rerank.prompt.resize import MAX_ASPECT_RATIO, most_patches, smart_resize
 
 PUBLISHED = ImageProfile(16, 2, 2, 48, 72, 1e4, 4096, 1_843_200)
 MINI = ImageProfile(16, 2, 2, 12, 64, 1e4, 12288, 16384)
@@ -96,7 +95,7 @@ sizes_of_pictures = st.tuples(st.integers(1, 5000), st.integers(1, 5000)).filter
 def test_every_picture_is_in_one_profile(image: ImageProfile, size: tuple[int, int], batch: int) -> None:
     rows, columns = smart_resize(*size, image)
     grid = rows * columns // image.patch_size**2
-    assert grid <= largest_grid(image)
+    assert grid <= most_patches(image)
     # As the runner batches: within the limit, or one image alone
     for patches in {grid, grid * max(1, batch // grid)}:
         sizes = {"grid": grid, "patches": patches}
@@ -121,14 +120,14 @@ def test_ends_of_profiles_are_sizes_that_a_graph_can_compute_with(image: ImagePr
         assert grid.least % block == grid.most % block == patches.least % grid.least == patches.most % grid.most == 0
 
 
-def test_largest_grid_is_reached() -> None:
-    assert largest_grid(PUBLISHED) == 7200
+def test_most_patches_are_reached() -> None:
+    assert most_patches(PUBLISHED) == 7200
     assert max(
         rows * columns
         for height in range(1, 60)
         for width in range(height, MAX_ASPECT_RATIO * height, 7)
         for rows, columns in [smart_resize(height, width, MINI)]
-    ) // 256 in range(largest_grid(MINI) - 64, largest_grid(MINI) + 1)
+    ) // 256 in range(most_patches(MINI) - 64, most_patches(MINI) + 1)
 
 
 def test_shapes_of_an_input() -> None:

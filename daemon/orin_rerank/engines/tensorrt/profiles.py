@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from orin_rerank.errors import InternalError
-from orin_rerank.prompt.resize import MAX_ASPECT_RATIO
+from orin_rerank.prompt.resize import most_patches
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -32,7 +32,6 @@ if TYPE_CHECKING:
 __all__ = [
     "Extent",
     "ShapeProfile",
-    "largest_grid",
     "profiles_digest",
     "text_profiles",
     "token_ladder",
@@ -168,7 +167,7 @@ def vision_profiles(image: ImageProfile, batch_patches: int) -> tuple[ShapeProfi
         batch_patches: Most patches of one run, unless a single image has more.
     """
     block = image.merge_size**2  # patches come in such blocks, and TensorRT wants ends that a graph can compute with
-    cap, least = largest_grid(image), block
+    cap, least = most_patches(image), block
     sides = (_FIRST_SIDE << i for i in itertools.count())
     squares = ((side // image.patch_size) ** 2 // block * block for side in sides)
     rungs = [*itertools.takewhile(lambda square: square < cap, squares), cap]
@@ -181,17 +180,3 @@ def vision_profiles(image: ImageProfile, batch_patches: int) -> tuple[ShapeProfi
         profiles.append(ShapeProfile(f"{least} to {rung} patches", extents))
         least = rung + block
     return tuple(profiles)
-
-
-def largest_grid(image: ImageProfile) -> int:
-    """Most patches that an image can have.
-
-    Usually `max_pixels` says so. Where that is small, very thin pictures exceed it, since a side keeps at least one
-    token, and so may small ones that are enlarged, since both sides are rounded up (`prompt.resize`).
-    """
-    factor = image.patch_size * image.merge_size
-    thin = factor * math.sqrt(MAX_ASPECT_RATIO * image.max_pixels)
-    longer, shorter = math.sqrt(MAX_ASPECT_RATIO * image.min_pixels), math.sqrt(image.min_pixels / MAX_ASPECT_RATIO)
-    enlarged = image.min_pixels + factor * (longer + shorter) + factor**2
-    pixels = max(image.max_pixels, enlarged, thin if image.max_pixels < MAX_ASPECT_RATIO * factor**2 else 0.0)
-    return max(1, math.floor(pixels) // factor**2) * image.merge_size**2
