@@ -26,16 +26,14 @@ from typing import Any
 import numpy as np
 import onnxruntime as ort
 from parts import BLOCKS, RandomDecoder, Served, packs_of, pairs_of_bundle
+from product import GPU, PROCESSOR, check_chosen, check_ranking, rank_loaded, rank_served
 
 from orin_rerank.cli.exit_codes import ExitCode
-from orin_rerank.engines.bundle import Bundle
 from orin_rerank.engines.cuda import CudaThread
 from orin_rerank.engines.cuda_driver import Driver, DriverStream
 from orin_rerank.engines.onnxruntime_sessions import assigned
-from orin_rerank.engines.settings import EngineSettings
+from orin_rerank.engines.settings import DeviceChoice
 from orin_rerank.graph.builder import Dialect, Precision
-from orin_rerank.lifecycle.self_test import HALF_TOLERANCE, read_golden_pairs, self_test
-from orin_rerank.lifecycle.startup import load_model
 from orin_rerank.packing.pack import Pack
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -277,22 +275,18 @@ def check_threads(options: argparse.Namespace) -> Figures:
 
 
 def check_served(_: argparse.Namespace) -> Figures:
-    """The mini as the daemon loads it: the GPU is chosen, packs are timed, the golden pairs come out right."""
-    started = time.perf_counter()
-    model = load_model(MINI, EngineSettings())
-    seconds = time.perf_counter() - started
-    worst = self_test(model, read_golden_pairs(Bundle.open(MINI)), HALF_TOLERANCE)
-    figures = {
-        "engine": model.info.name,
-        "precision": model.info.precision,
-        "slots": model.info.slots,
-        "reason": model.precision_reason,
-        "load_s": round(seconds, 1),
-        "token_budget": model.budget.best,
-        "golden_pairs_off_by": worst,
-    }
-    model.close()
-    assert figures["engine"] == "onnxruntime-cuda", figures
+    """The mini as every command loads it ranks the judged set on the GPU as it does on the processor."""
+    reference, on_processor = rank_loaded(MINI, DATASET, DeviceChoice.CPU)
+    check_chosen(on_processor, PROCESSOR)
+    figures: Figures = {"cpu": {**on_processor, "documents_per_s": round(reference.documents_per_second)}}
+    for device in (DeviceChoice.CUDA, DeviceChoice.AUTO):
+        scored, chosen = rank_loaded(MINI, DATASET, device)
+        check_chosen(chosen, GPU)
+        ranking = check_ranking(reference.queries, scored.queries, GPU)
+        figures[device.value] = {**chosen, "documents_per_s": round(scored.documents_per_second), **ranking}
+        asked, daemon = rank_served(MINI, DATASET, device, clients=8)
+        check_chosen(daemon["status"]["model"], GPU)
+        figures[f"daemon, {device.value}"] = {**daemon, **check_ranking(reference.queries, asked, GPU)}
     return figures
 
 
