@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import hashlib
 import json
 from pathlib import Path
 
@@ -93,3 +94,19 @@ def test_a_missing_file_and_another_format_are_refused(path: Path, tmp_path: Pat
     path.write_text(json.dumps({**json.loads(path.read_text()), "format": 9}))
     with pytest.raises(CalibrationError, match="format 9"):
         _load(path)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [{"step": None}, {"step": 0.0}, {"step": -1.0}, {"step": float("inf")}, {"step": "0.125"}, {"mode": "weights"}],
+)
+def test_a_plan_by_hand_that_makes_no_sense_is_refused(path: Path, change: dict[str, object]) -> None:
+    """Its own SHA-256 is right."""
+    value = json.loads(PLAN.to_json())
+    del value["sha256"]
+    value["places"][0].update(change)
+    digest = hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()
+    path.write_text(json.dumps({**value, "sha256": digest}))
+    with pytest.raises(CalibrationError, match="a step if and only if it is INT8") as caught:
+        _load(path)
+    assert (caught.value.item or "").endswith("plan.json: a")

@@ -163,7 +163,7 @@ class QuantizationPlan:
         if [p.place for p in plan.places] != [p.name for p in places]:
             raise CalibrationError("the plan does not name this model's places", item=str(path))
         for place in plan.places:
-            if (place.mode is Mode.INT8) != (place.step is not None and 0 < place.step < float("inf")):
+            if (place.mode is Mode.INT8) != (isinstance(place.step, float) and 0 < place.step < float("inf")):
                 raise CalibrationError("a place has a step if and only if it is INT8", item=f"{path}: {place.place}")
         return plan
 
