@@ -49,7 +49,7 @@ def main() -> int:
         options.sheet.parent.mkdir(parents=True, exist_ok=True)
         draw_sheet(rows, "orin-rerank", _subtitle(rows)).save(options.sheet, optimize=True)
     except (DemoError, OrinRerankError, OSError) as error:
-        Console(stderr=True, highlight=False).print(Text(f"demo: error: {error}", style="red"))
+        Console(stderr=True, highlight=False).print(Text(f"demo: error: {error}", style="red"), soft_wrap=True)
         return 1
     except KeyboardInterrupt:
         Console(stderr=True).print("interrupted; the daemon is stopped")

@@ -123,7 +123,7 @@ def test_a_daemon_that_cannot_start_is_told_in_its_own_words(temporary: Path, tm
     _, stderr = process.communicate(timeout=60)
     assert process.returncode == 1
     assert stderr.splitlines()[0] == "demo: error: the daemon ended with exit code 66"
-    assert "manifest.json: cannot be read: No such file or directory" in stderr.replace("\n", " ")
+    assert "manifest.json: cannot be read: No such file or directory" in stderr
     assert list(temporary.iterdir()) == []
 
 
