@@ -14,6 +14,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 from orin_rerank import __version__
 from orin_rerank.errors import InternalError
+from orin_rerank.graph.operators import RUNTIME_DOMAIN
 from orin_rerank.graph.product import FloatForm, Product, ProductForm
 
 if TYPE_CHECKING:
@@ -204,10 +205,13 @@ class GraphBuilder:
         graph = helper.make_graph(
             self._nodes, self.name, self._inputs, self._outputs, initializer=list(self._initializers.values())
         )
+        opsets = [helper.make_opsetid("", self.dialect.opset)]
+        if any(node.domain == RUNTIME_DOMAIN for node in self._nodes):
+            opsets.append(helper.make_opsetid(RUNTIME_DOMAIN, 1))
         return helper.make_model(
             graph,
             ir_version=_IR_VERSION,
-            opset_imports=[helper.make_opsetid("", self.dialect.opset)],
+            opset_imports=opsets,
             producer_name="orin-rerank",
             producer_version=__version__,
         )

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from onnx import TensorProto
 
+from orin_rerank.graph.operators import RUNTIME_DOMAIN
 from orin_rerank.graph.product import FloatForm, Product, row_reach
 from orin_rerank.graph.scheme import Mode, PlaceScheme, Scheme, scale_name
 
@@ -81,8 +82,8 @@ class QuantizedForm(FloatForm):
             exact = value if reach is None else b.op("Div", value, reach)
             step = b.constant(scale, np.float32)
             zero = b.constant(0, np.int8) if b.precision.half else b.constant(128, np.uint8)
-            codes = b.op("QuantizeLinear", exact, step, zero, name="quantize")
-            self._rounded[value] = b.op("DequantizeLinear", codes, step, zero, name="dequantize")
+            codes = b.op("QuantizeLinear", exact, step, zero, name="quantize", **_domain(b))
+            self._rounded[value] = b.op("DequantizeLinear", codes, step, zero, name="dequantize", **_domain(b))
         return self._rounded[value]
 
     def _widened(self, b: GraphBuilder, product: Product) -> str:
@@ -98,10 +99,18 @@ class QuantizedForm(FloatForm):
         # ONNX Runtime takes the pattern for an integer product only where the weights' zero points are written out, and
         # fails where two products share them and it makes their codes unsigned, as it must on processors without VNNI.
         zeros = b.constant(np.zeros(outputs), np.int8, owner=f"{'+'.join(weights)}/zeros")
-        return b.op("DequantizeLinear", codes, scales, zeros, axis=0, name=name)
+        return b.op("DequantizeLinear", codes, scales, zeros, axis=0, name=name, **_domain(b))
 
     @staticmethod
     def _codes(b: GraphBuilder, weights: tuple[str, ...], shape: tuple[int, int] | None) -> tuple[str, str, int]:
         """The codes `[out, in]`, their scales `[out]` and how many outputs that is."""
         names = [scale_name(weight) for weight in weights]
         return b.weight(*weights, shape=shape), b.weight(*names), b.weights.slice(*names).shape[0]
+
+
+def _domain(b: GraphBuilder) -> dict[str, str]:
+    """For processors, the two operators as ONNX Runtime has always had them.
+
+    Those of opset 23, which the fused dialect is in, came to it only after 1.23, the last release for Python 3.10.
+    """
+    return {} if b.precision.half else {"domain": RUNTIME_DOMAIN}
