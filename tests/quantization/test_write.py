@@ -199,8 +199,9 @@ def test_processors_and_gpus_get_the_same_numbers(model: Bundle, tmp_path: Path,
     scheme = Scheme({p.name: int8.get(p.name, PlaceScheme(Mode.WEIGHTS)) for p in places}, embedding=True)
     requests = _requests(model, pictures)
     processor, gpu = (
-        _margins(model, _written(model, scheme, tmp_path, "F16", Dialect.FUSED, precision), requests)
-        for precision in (Precision.INT8, Precision.INT8_FP16)
+        _margins(model, _written(model, scheme, tmp_path, "F16", dialect, precision), requests)
+        # Signed codes in the fused dialect need a newer ONNX Runtime than the last one for Python 3.10.
+        for dialect, precision in ((Dialect.FUSED, Precision.INT8), (Dialect.PRIMITIVE, Precision.INT8_FP16))
     )
     assert gpu == pytest.approx(processor, abs=0.1 * float(processor.std()))
 
