@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import onnx
+import onnxruntime as ort
 import pytest
 from onnx import TensorProto
 
@@ -66,6 +67,8 @@ def test_products_are_of_the_rounded_numbers(
 def test_rows_with_steps_of_their_own_do_not_mind_each_other(
     tmp_path: Path, stored: tuple[WeightFile, np.ndarray], precision: Precision, dialect: Dialect
 ) -> None:
+    if dialect is Dialect.FUSED and precision.half and tuple(map(int, ort.__version__.split(".")[:2])) < (1, 24):
+        pytest.skip(f"ONNX Runtime {ort.__version__} lacks QuantizeLinear of opset 23; TensorRT is who runs this graph")
     file, weight = stored
     x = np.random.default_rng(1).normal(size=(7, CHANNELS)).astype(np.float32)
     x[0, 0], x[3] = 1e4, 0

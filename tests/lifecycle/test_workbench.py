@@ -93,7 +93,7 @@ def test_switches_are_what_an_engine_will_be(made: Made, bench: Workbench, tmp_p
     )
     moved_too = margins(bench, bench.quantized(engine)) - exact
     # Sums that are rounded differently turn a code here and there, and all that follows.
-    assert np.median(np.abs(moved_too - moved)) < 0.1 * np.abs(moved).mean()
+    assert np.median(np.abs(moved_too - moved)) < 0.3 * np.abs(moved).mean()
     assert np.corrcoef(moved_too, moved)[0, 1] > 0.9
 
 
