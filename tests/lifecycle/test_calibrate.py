@@ -217,7 +217,7 @@ class TestTheGate:
         at, diary = made.elsewhere(tmp_path), Diary()
         with pytest.raises(
             RefusedPrecisionError,
-            match=r"INT8 is refused: margins correlate by 0\.99\d+; at least 1 is asked for \(plan \d, 2\d% of",
+            match=r"INT8 is refused: margins correlate by 0\.99\d+; at least 1 is asked for \(plan \d, \d\d% of",
         ) as caught:
             at.calibrate(diary, thresholds=GateThresholds(min_correlation=1), max_wide=0.3)
         assert caught.value.item == at.bundle.manifest.name
