@@ -10,15 +10,15 @@ import numpy as np
 import numpy.typing as npt
 
 from orin_rerank.engines.port import Probe
+from orin_rerank.engines.wrapper import EngineWrapper
 from orin_rerank.errors import InternalError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-    from contextlib import AbstractContextManager
 
-    from orin_rerank.engines.port import Engine, EngineInfo
+    from orin_rerank.engines.port import Engine
     from orin_rerank.graph.places import Place
-    from orin_rerank.packing.arrays import PackArrays, PackLayout
+    from orin_rerank.packing.arrays import PackArrays
     from orin_rerank.prompt.encoded import EncodedImage, Float32Array, Int32Array
     from orin_rerank.quantization.ranges import RangeCollector
 
@@ -30,7 +30,7 @@ ROWS_PER_RUN: Final = 16
 _OUTPUTS: Final = ("maxima", "tails", "samples", "rows")
 
 
-class ObservingEngine:
+class ObservingEngine(EngineWrapper):
     """An engine over observed graphs (`graph.probes.ObservedForm`).
 
     What is collected depends on the packs and images alone, not on threads or order: which rows are drawn follows from
@@ -47,26 +47,13 @@ class ObservingEngine:
     """
 
     def __init__(self, engine: Engine, collector: RangeCollector, *, rows_per_run: int = ROWS_PER_RUN) -> None:
-        self._engine = engine
+        super().__init__(engine)
         self._collector = collector
         self._rows = rows_per_run
         self._text = [place for place in collector.places if not place.vision]
         self._vision = [place for place in collector.places if place.vision]
         self._seen: set[bytes] = set()
         self._lock = threading.Lock()
-
-    @property
-    def info(self) -> EngineInfo:
-        """What the engine is."""
-        return self._engine.info
-
-    def holds(self, layout: PackLayout) -> bool:
-        """Whether the engine's buffers are large enough."""
-        return self._engine.holds(layout)
-
-    def arrays(self, layout: PackLayout) -> AbstractContextManager[PackArrays]:
-        """Lends the engine's buffers."""
-        return self._engine.arrays(layout)
 
     def run(self, arrays: PackArrays, probe: Probe | None = None) -> None:
         """Runs the decoder and collects what it reports.
@@ -99,10 +86,6 @@ class ObservingEngine:
             if is_new:
                 self._collect(self._vision, own)
         return features
-
-    def close(self) -> None:
-        """Frees the engine."""
-        self._engine.close()
 
     def _probe(self, probe: Probe | None, *contents: npt.NDArray[Any]) -> Probe:
         """A probe that draws rows by a hash of what the run computes."""

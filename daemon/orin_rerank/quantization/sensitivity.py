@@ -8,21 +8,21 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from orin_rerank.engines.port import Probe
+from orin_rerank.engines.wrapper import EngineWrapper
 from orin_rerank.errors import InternalError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Sequence
-    from contextlib import AbstractContextManager
 
-    from orin_rerank.engines.port import Engine, EngineInfo
+    from orin_rerank.engines.port import Engine
     from orin_rerank.graph.places import Place
-    from orin_rerank.packing.arrays import PackArrays, PackLayout
+    from orin_rerank.packing.arrays import PackArrays
     from orin_rerank.prompt.encoded import EncodedImage, Float32Array
 
 __all__ = ["Sensitivity", "SwitchingEngine", "measure_sensitivity"]
 
 
-class SwitchingEngine:
+class SwitchingEngine(EngineWrapper):
     """An engine over switchable graphs (`graph.probes.SwitchedForm`), in which chosen places compute as in INT8.
 
     Args:
@@ -32,7 +32,7 @@ class SwitchingEngine:
     """
 
     def __init__(self, engine: Engine, text: Sequence[Place], vision: Sequence[Place] = ()) -> None:
-        self._engine = engine
+        super().__init__(engine)
         self._text, self._vision = [p.name for p in text], [p.name for p in vision]
         self._on: frozenset[str] = frozenset()
 
@@ -43,19 +43,6 @@ class SwitchingEngine:
         if unknown:
             raise InternalError("there is no such switch", item=min(unknown))
 
-    @property
-    def info(self) -> EngineInfo:
-        """What the engine is."""
-        return self._engine.info
-
-    def holds(self, layout: PackLayout) -> bool:
-        """Whether the engine's buffers are large enough."""
-        return self._engine.holds(layout)
-
-    def arrays(self, layout: PackLayout) -> AbstractContextManager[PackArrays]:
-        """Lends the engine's buffers."""
-        return self._engine.arrays(layout)
-
     def run(self, arrays: PackArrays, probe: Probe | None = None) -> None:
         """Runs the decoder with its switches as they are set."""
         self._engine.run(arrays, probe or self._switches(self._text))
@@ -63,10 +50,6 @@ class SwitchingEngine:
     def encode_images(self, images: Sequence[EncodedImage], probe: Probe | None = None) -> list[Float32Array]:
         """Runs the vision encoder with its switches as they are set."""
         return self._engine.encode_images(images, probe or self._switches(self._vision))
-
-    def close(self) -> None:
-        """Frees the engine."""
-        self._engine.close()
 
     def _switches(self, names: Sequence[str]) -> Probe | None:
         if not names:
