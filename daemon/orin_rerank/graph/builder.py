@@ -14,7 +14,6 @@ from onnx import TensorProto, helper, numpy_helper
 
 from orin_rerank import __version__
 from orin_rerank.errors import InternalError
-from orin_rerank.graph.operators import RUNTIME_DOMAIN
 from orin_rerank.graph.product import FloatForm, Product, ProductForm
 
 if TYPE_CHECKING:
@@ -23,7 +22,10 @@ if TYPE_CHECKING:
     from orin_rerank.graph.weights import WeightFile, WeightSlice
 
 
-__all__ = ["Dialect", "GraphBuilder", "Precision"]
+__all__ = ["RUNTIME_DOMAIN", "Dialect", "GraphBuilder", "Precision"]
+
+RUNTIME_DOMAIN: Final = "com.microsoft"
+"""Of ONNX Runtime's own operators; graphs that use them run nowhere else."""
 
 
 class Dialect(enum.Enum):
@@ -205,13 +207,12 @@ class GraphBuilder:
         graph = helper.make_graph(
             self._nodes, self.name, self._inputs, self._outputs, initializer=list(self._initializers.values())
         )
-        opsets = [helper.make_opsetid("", self.dialect.opset)]
-        if any(node.domain == RUNTIME_DOMAIN for node in self._nodes):
-            opsets.append(helper.make_opsetid(RUNTIME_DOMAIN, 1))
+        versions = {"": self.dialect.opset, RUNTIME_DOMAIN: 1}
+        domains = sorted({"", *(node.domain for node in self._nodes)})
         return helper.make_model(
             graph,
             ir_version=_IR_VERSION,
-            opset_imports=opsets,
+            opset_imports=[helper.make_opsetid(domain, versions[domain]) for domain in domains],
             producer_name="orin-rerank",
             producer_version=__version__,
         )

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from onnx import TensorProto
 
-from orin_rerank.graph.operators import RUNTIME_DOMAIN
+from orin_rerank.graph.builder import RUNTIME_DOMAIN
 from orin_rerank.graph.product import FloatForm, Product, row_reach
 from orin_rerank.graph.scheme import Mode, PlaceScheme, Scheme, scale_name
 
