@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from evaluation.scored import moved, reference, with_noise
 from orin_rerank.engines.bundle import FileEntry
+from orin_rerank.engines.sealed import json_digest
 from orin_rerank.errors import RefusedPrecisionError, SettingsError
 from orin_rerank.evaluation.metrics import Estimate
 from orin_rerank.evaluation.paired import PairedFigures, PairedReport, compare
@@ -22,7 +23,6 @@ from orin_rerank.quantization.gate import (
     GateRecord,
     GateSubject,
     GateThresholds,
-    _digest,
     engine_digest,
     judge,
     read_gate,
@@ -82,7 +82,7 @@ def record(value: PairedReport | None = None, thresholds: GateThresholds = THRES
 def signed(value: dict[str, object]) -> str:
     """The text of an edited record whose editor also put the digest right."""
     value.pop("sha256", None)
-    return json.dumps({**value, "sha256": _digest(value)})
+    return json.dumps({**value, "sha256": json_digest(value)})
 
 
 def test_little_noise_passes_and_much_does_not() -> None:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-__all__ = ["seal", "unseal"]
+__all__ = ["json_digest", "seal", "unseal"]
 
 
 def seal(value: Mapping[str, Any]) -> str:
@@ -38,6 +38,11 @@ def unseal(text: str, format_number: int) -> dict[str, Any]:
     if value.pop("sha256") != _digest(value):
         raise ValueError("does not have the contents that its own SHA-256 names")
     return value
+
+
+def json_digest(value: Mapping[str, Any]) -> str:
+    """SHA-256 of a JSON object's contents, in hexadecimal, whatever the order of its keys."""
+    return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()
 
 
 def _dump(value: Mapping[str, Any]) -> str:

@@ -7,12 +7,12 @@ engine judges the recorded figures again.
 
 from __future__ import annotations
 
-import hashlib
 import json
 import math
 from dataclasses import asdict, dataclass, fields
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
+from orin_rerank.engines.sealed import json_digest
 from orin_rerank.errors import RefusedPrecisionError, SettingsError
 from orin_rerank.evaluation.paired import PairedFigures, PairedReport
 
@@ -165,7 +165,7 @@ class GateRecord:
             "verdict": {"passed": verdict.passed, "reasons": list(verdict.reasons)},
             "report": self.report.as_dict(),
         }
-        return json.dumps({**value, "sha256": _digest(value)}, indent=1, allow_nan=False) + "\n"
+        return json.dumps({**value, "sha256": json_digest(value)}, indent=1, allow_nan=False) + "\n"
 
     @classmethod
     def from_json(cls, text: str) -> GateRecord:
@@ -178,7 +178,7 @@ class GateRecord:
             value = json.loads(text)
             if value["format"] != _FORMAT:
                 raise RefusedPrecisionError(f"the gate's record is of format {value['format']!r}, not {_FORMAT}")
-            if value.pop("sha256") != _digest(value):
+            if value.pop("sha256") != json_digest(value):
                 raise RefusedPrecisionError("the gate's record does not have the contents that its own SHA-256 names")
             record = cls(
                 GateSubject(str(value["subject"]["source"]), str(value["subject"]["engine"])),
@@ -253,7 +253,7 @@ def engine_digest(files: Mapping[str, FileEntry]) -> str:
         SHA-256 in hexadecimal.
     """
     folder = GATE_FILE.partition("/")[0]
-    return _digest({name: entry.sha256 for name, entry in files.items() if name.partition("/")[0] != folder})
+    return json_digest({name: entry.sha256 for name, entry in files.items() if name.partition("/")[0] != folder})
 
 
 def _hollow(report: PairedReport, thresholds: GateThresholds) -> Iterator[str]:
@@ -341,7 +341,3 @@ def _contradiction(report: PairedReport) -> str | None:
     if not abs(gained - total.queries * total.difference.mean) <= _ROUNDING * total.queries:
         return "difference of the whole and of its splits"
     return None
-
-
-def _digest(value: Mapping[str, Any]) -> str:
-    return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()

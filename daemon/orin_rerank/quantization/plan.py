@@ -7,11 +7,11 @@ damaged one is ever applied.
 from __future__ import annotations
 
 import dataclasses
-import hashlib
 import json
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
+from orin_rerank.engines.sealed import json_digest
 from orin_rerank.errors import CalibrationError
 from orin_rerank.graph.scheme import Mode, PlaceScheme, Scheme
 
@@ -126,7 +126,7 @@ class QuantizationPlan:
             "embedding": self.embedding,
             "places": [{**dataclasses.asdict(p), "mode": p.mode.value} for p in self.places],
         }
-        return json.dumps({**value, "sha256": _digest(value)}, indent=1) + "\n"
+        return json.dumps({**value, "sha256": json_digest(value)}, indent=1) + "\n"
 
     @classmethod
     def load(cls, path: Path, *, bundle: str, places: Sequence[Place]) -> QuantizationPlan:
@@ -144,7 +144,7 @@ class QuantizationPlan:
             value = json.loads(path.read_text(encoding="utf-8"))
             if value["format"] != _FORMAT:
                 raise CalibrationError(f"is of format {value['format']!r}, not {_FORMAT}", item=str(path))
-            if value.pop("sha256") != _digest(value):
+            if value.pop("sha256") != json_digest(value):
                 raise CalibrationError("does not have the contents that its own SHA-256 names", item=str(path))
             plan = cls(
                 str(value["bundle"]),
@@ -166,7 +166,3 @@ class QuantizationPlan:
             if (place.mode is Mode.INT8) != (isinstance(place.step, float) and 0 < place.step < float("inf")):
                 raise CalibrationError("a place has a step if and only if it is INT8", item=f"{path}: {place.place}")
         return plan
-
-
-def _digest(value: dict[str, Any]) -> str:
-    return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()
