@@ -92,16 +92,10 @@ class _Window:
         return begin + self._shift
 
 
-class PlainBlock(_Window):
-    """Memory of the process, for an engine that computes on the processor."""
+class _OneMemory(_Window):
+    """What the host and the device both see, so that nothing is copied."""
 
-    kind = "plain"
-    on_device = False
     copies = False
-
-    def __init__(self, nbytes: int) -> None:
-        memory = aligned_memory(nbytes)
-        super().__init__(memory, memory.ctypes.data)
 
     def enqueue_upload(self, arrays: Iterable[npt.NDArray[Any]], driver: Driver, stream: DriverStream) -> None:
         """Nothing: there is one memory."""
@@ -109,11 +103,22 @@ class PlainBlock(_Window):
     def enqueue_download(self, arrays: Iterable[npt.NDArray[Any]], driver: Driver, stream: DriverStream) -> None:
         """Nothing: there is one memory."""
 
+
+class PlainBlock(_OneMemory):
+    """Memory of the process, for an engine that computes on the processor."""
+
+    kind = "plain"
+    on_device = False
+
+    def __init__(self, nbytes: int) -> None:
+        memory = aligned_memory(nbytes)
+        super().__init__(memory, memory.ctypes.data)
+
     def close(self) -> None:
         """Leaves it to the garbage collector."""
 
 
-class MappedBlock(_Window):
+class MappedBlock(_OneMemory):
     """Page-locked memory that the device reads and writes in place.
 
     Raises:
@@ -122,18 +127,11 @@ class MappedBlock(_Window):
 
     kind = "mapped"
     on_device = True
-    copies = False
 
     def __init__(self, nbytes: int, cuda: CudaThread) -> None:
         self._cuda = cuda
         self._memory: HostMemory = cuda.call(lambda driver: driver.host_memory(nbytes, mapped=True))
         super().__init__(self._memory.host, self._memory.address)
-
-    def enqueue_upload(self, arrays: Iterable[npt.NDArray[Any]], driver: Driver, stream: DriverStream) -> None:
-        """Nothing: there is one memory."""
-
-    def enqueue_download(self, arrays: Iterable[npt.NDArray[Any]], driver: Driver, stream: DriverStream) -> None:
-        """Nothing: there is one memory."""
 
     def close(self) -> None:
         """Unlocks and frees it."""
