@@ -97,6 +97,13 @@ def test_nothing_listens(tmp_path: Path) -> None:
             client.rerank(rerank_pb2.RerankRequest())
 
 
+def test_a_daemon_that_ends_while_it_is_asked(tmp_path: Path) -> None:
+    """Its server cancels what it has not answered by then."""
+    caught = error_for(tmp_path, lambda context: context.abort(grpc.StatusCode.CANCELLED, "CANCELLED"))
+    assert isinstance(caught, errors.UnreachableError)
+    assert caught.message == "the daemon ended while it was asked"
+
+
 def test_something_else_listens(tmp_path: Path) -> None:
     with (
         serving(tmp_path / "s", None) as target,

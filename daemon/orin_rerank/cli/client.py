@@ -130,6 +130,8 @@ def _transport_error(code: grpc.StatusCode, message: str, target: str) -> OrinRe
     """An error that the daemon did not send itself."""
     if code is grpc.StatusCode.UNAVAILABLE:
         return UnreachableError("no daemon answers there", item=target)
+    if code is grpc.StatusCode.CANCELLED:  # not by us: a server that stops ends what it has not answered so
+        return UnreachableError("the daemon ended while it was asked", item=target)
     if code is grpc.StatusCode.UNIMPLEMENTED:
         return UnreachableError("what answers there is not an orin-rerank daemon", item=target)
     if code is grpc.StatusCode.DEADLINE_EXCEEDED:
