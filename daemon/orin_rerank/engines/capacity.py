@@ -1,12 +1,13 @@
-"""How large buffers must be: for packs, and for runs of the vision encoder."""
+"""How large buffers must be: for packs, and for runs of the vision encoder; and what such buffers come to in bytes."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, TypeAlias
 
 import numpy as np
 
+from orin_rerank.engines.memory import ALIGNMENT
 from orin_rerank.prompt.patches import patch_width
 from orin_rerank.prompt.resize import most_patches
 
@@ -17,7 +18,18 @@ if TYPE_CHECKING:
     from orin_rerank.packing.arrays import PackLayout
     from orin_rerank.prompt.profile import ImageProfile
 
-__all__ = ["ImageCapacity", "PackCapacity"]
+__all__ = [
+    "ImageCapacity",
+    "PackCapacity",
+    "Regions",
+    "image_regions",
+    "pack_regions",
+    "region_bytes",
+    "slot_bytes",
+]
+
+Regions: TypeAlias = "dict[str, tuple[npt.DTypeLike, int]]"
+"""Element type and most elements of each array of a slot, in the order in which they lie there."""
 
 _IMAGE_PATCHES: Final = 1024
 """Patches of small images that one run of the vision encoder takes together, where a single image needs fewer."""
@@ -41,19 +53,32 @@ class PackCapacity:
 
     @classmethod
     def of_model(
-        cls, architecture: Architecture, *, tokens: int, documents: int, key_value_dtype: npt.DTypeLike = np.float32
+        cls,
+        architecture: Architecture,
+        *,
+        tokens: int,
+        documents: int,
+        prefix_rows: int | None = None,
+        key_value_dtype: npt.DTypeLike = np.float32,
     ) -> PackCapacity:
-        """Room for packs of `tokens` tokens, whatever share of them is images, prefixes or neither.
+        """Room for packs of `tokens` tokens, whatever share of them is images or none.
 
-        As many rows of known prefixes come on top.
+        Args:
+            architecture: The model's.
+            tokens: Of a pack, the rows of known prefixes not counted.
+            documents: In a pack.
+            prefix_rows: Rows of known prefixes that come on top of the tokens, and of new ones that are kept; None
+                means as many as tokens.
+            key_value_dtype: What the graphs compute matrix products in.
         """
         text, vision = architecture.text, architecture.vision
+        rows = tokens if prefix_rows is None else prefix_rows
         return cls(
             tokens=tokens,
             documents=documents,
             visual_rows=0 if vision is None else tokens + 1,
-            known_rows=tokens,
-            keep_rows=tokens,
+            known_rows=rows,
+            keep_rows=rows,
             hidden=text.hidden,
             half_head=text.head_dim // 2,
             layers=text.layers,
@@ -61,6 +86,11 @@ class PackCapacity:
             taps=0 if vision is None else len(vision.deepstack_layers),
             key_value_dtype=key_value_dtype,
         )
+
+    @property
+    def prefix_row_bytes(self) -> int:
+        """What one token of a prefix takes when it is remembered: its key and value in every layer."""
+        return self.layers * 2 * self.kv_heads * 2 * self.half_head * np.dtype(self.key_value_dtype).itemsize
 
     def holds(self, layout: PackLayout) -> bool:
         """Whether a pack laid out so fits."""
@@ -104,3 +134,49 @@ class ImageCapacity:
             outputs=taps + 1,
             hidden=hidden,
         )
+
+
+def pack_regions(c: PackCapacity) -> Regions:
+    """Of a slot that holds a pack; the names are those of `PackArrays`."""
+    width = 2 * c.half_head * c.kv_heads * 2 * c.layers
+    visual = c.visual_rows * c.hidden
+    return {
+        "ids": (np.int32, c.tokens),
+        "cos": (np.float32, c.tokens * c.half_head),
+        "sin": (np.float32, c.tokens * c.half_head),
+        "prefix_id": (np.int32, c.tokens),
+        "document_id": (np.int32, c.tokens),
+        "visual_index": (np.int32, c.tokens),
+        "last": (np.int32, c.documents),
+        "visual": (np.float32, visual),
+        **{f"deepstack_{tap}": (np.float32, visual) for tap in range(c.taps)},
+        "known": (c.key_value_dtype, c.known_rows * width),
+        "known_id": (np.int32, c.known_rows),
+        "keep": (np.int32, c.keep_rows),
+        "margin": (np.float32, c.documents),
+        "kept": (c.key_value_dtype, c.keep_rows * width),
+    }
+
+
+def image_regions(c: ImageCapacity) -> Regions:
+    """Of a slot that holds a run of the vision encoder; the names are those of `ImageArrays`."""
+    return {
+        "patches": (np.float32, c.patches * c.patch_width),
+        "position_index": (np.int32, c.patches * 4),
+        "position_weight": (np.float32, c.patches * 4),
+        "cos": (np.float32, c.patches * c.half_head),
+        "sin": (np.float32, c.patches * c.half_head),
+        "features": (np.float32, c.patches // c.merge * c.outputs * c.hidden),
+    }
+
+
+def region_bytes(dtype: npt.DTypeLike, count: int) -> int:
+    """Of a region, whose end is a multiple of `ALIGNMENT` so that the next one's begin is."""
+    size = np.dtype(dtype).itemsize * count
+    return size + -size % ALIGNMENT
+
+
+def slot_bytes(capacity: PackCapacity, images: ImageCapacity | None) -> int:
+    """What one slot takes: it holds a pack, or a run of the vision encoder in its place."""
+    kinds = [pack_regions(capacity)] if images is None else [pack_regions(capacity), image_regions(images)]
+    return max(sum(region_bytes(dtype, count) for dtype, count in regions.values()) for regions in kinds)

@@ -17,8 +17,16 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from orin_rerank.engines.capacity import ImageCapacity, PackCapacity
-from orin_rerank.engines.memory import ALIGNMENT, Block, PlainBlock
+from orin_rerank.engines.capacity import (
+    ImageCapacity,
+    PackCapacity,
+    Regions,
+    image_regions,
+    pack_regions,
+    region_bytes,
+    slot_bytes,
+)
+from orin_rerank.engines.memory import Block, PlainBlock
 from orin_rerank.errors import InternalError, PoolExhaustedError
 from orin_rerank.packing.arrays import PackArrays, PackLayout
 
@@ -70,58 +78,12 @@ class PoolCounters:
     waits: int
 
 
-_Regions = dict[str, tuple[npt.DTypeLike, int]]
-"""Element type and most elements of each array of a slot."""
-
-
-def _pack_regions(c: PackCapacity) -> _Regions:
-    width = 2 * c.half_head * c.kv_heads * 2 * c.layers
-    visual = c.visual_rows * c.hidden
-    return {
-        "ids": (np.int32, c.tokens),
-        "cos": (np.float32, c.tokens * c.half_head),
-        "sin": (np.float32, c.tokens * c.half_head),
-        "prefix_id": (np.int32, c.tokens),
-        "document_id": (np.int32, c.tokens),
-        "visual_index": (np.int32, c.tokens),
-        "last": (np.int32, c.documents),
-        "visual": (np.float32, visual),
-        **{f"deepstack_{tap}": (np.float32, visual) for tap in range(c.taps)},
-        "known": (c.key_value_dtype, c.known_rows * width),
-        "known_id": (np.int32, c.known_rows),
-        "keep": (np.int32, c.keep_rows),
-        "margin": (np.float32, c.documents),
-        "kept": (c.key_value_dtype, c.keep_rows * width),
-    }
-
-
-def _image_regions(c: ImageCapacity) -> _Regions:
-    return {
-        "patches": (np.float32, c.patches * c.patch_width),
-        "position_index": (np.int32, c.patches * 4),
-        "position_weight": (np.float32, c.patches * 4),
-        "cos": (np.float32, c.patches * c.half_head),
-        "sin": (np.float32, c.patches * c.half_head),
-        "features": (np.float32, c.patches // c.merge * c.outputs * c.hidden),
-    }
-
-
-def _bytes_of(dtype: npt.DTypeLike, count: int) -> int:
-    """Of a region, whose end is a multiple of `ALIGNMENT` so that the next one's begin is."""
-    size = np.dtype(dtype).itemsize * count
-    return size + -size % ALIGNMENT
-
-
-def _total(regions: _Regions) -> int:
-    return sum(_bytes_of(dtype, count) for dtype, count in regions.values())
-
-
-def _cut(memory: UInt8Array, regions: _Regions) -> dict[str, npt.NDArray[Any]]:
+def _cut(memory: UInt8Array, regions: Regions) -> dict[str, npt.NDArray[Any]]:
     arrays = {}
     begin = 0
     for name, (dtype, count) in regions.items():
         arrays[name] = memory[begin : begin + np.dtype(dtype).itemsize * count].view(dtype)
-        begin += _bytes_of(dtype, count)
+        begin += region_bytes(dtype, count)
     return arrays
 
 
@@ -131,8 +93,8 @@ class _Slot:
     def __init__(self, memory: UInt8Array, capacity: PackCapacity, images: ImageCapacity | None) -> None:
         self._capacity = capacity
         self._images = images
-        self._regions = _cut(memory, _pack_regions(capacity))
-        self._image_regions = {} if images is None else _cut(memory, _image_regions(images))
+        self._regions = _cut(memory, pack_regions(capacity))
+        self._image_regions = {} if images is None else _cut(memory, image_regions(images))
 
     def arrays(self, layout: PackLayout) -> PackArrays:
         c = self._capacity
@@ -203,7 +165,7 @@ class BufferPool:
         self.images = images
         self._slots = slots
         self._timeout_s = timeout_s
-        self._slot_bytes = max(_total(_pack_regions(capacity)), 0 if images is None else _total(_image_regions(images)))
+        self._slot_bytes = slot_bytes(capacity, images)
         self.block = allocate(self._slot_bytes * slots)
         pieces = self.block.host.reshape(slots, self._slot_bytes)
         self._free = [_Slot(piece, capacity, images) for piece in pieces]
