@@ -35,6 +35,7 @@ from orin_rerank.graph.probes import ObservedForm
 from orin_rerank.graph.scheme import Mode, PlaceScheme, Scheme
 from orin_rerank.graph.text import embedding_name
 from orin_rerank.lifecycle.model import LoadedModel
+from orin_rerank.lifecycle.precision import PLAN_GATE_FILE, subject_of
 from orin_rerank.lifecycle.self_test import record_golden_pairs
 from orin_rerank.lifecycle.startup import GraphFiles, build_runner, capacity_of
 from orin_rerank.packing.budget import TokenBudget
@@ -44,6 +45,7 @@ from orin_rerank.quantization.write import write_graphs, write_weights
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
+    from orin_rerank.engines.plans import PlanSet
     from orin_rerank.engines.port import Engine
     from orin_rerank.prompt.content import RerankInput
 
@@ -150,10 +152,18 @@ def add_gate(bundle: Bundle, noise: float = 0.1) -> Bundle:
     """Adds a gate's record with figures that noise of this size on the margins gives; up to 0.1 it passes."""
     manifest = bundle.manifest
     assert manifest.source is not None
-    report = compare(reference(), with_noise(reference(), noise))
-    subject = GateSubject(manifest.source, engine_digest(manifest.files))
-    record = GateRecord(subject, "d" * 64, GateThresholds(), report)
     path = bundle.folder / GATE_FILE
     path.parent.mkdir(exist_ok=True)
-    path.write_text(record.to_json())
+    path.write_text(noisy_record(GateSubject(manifest.source, engine_digest(manifest.files)), noise).to_json())
     return seal(bundle.folder, manifest, {*manifest.files, GATE_FILE})
+
+
+def add_plan_gate(plans: PlanSet, source: str, noise: float = 0.1) -> None:
+    """The same for a set of INT8 plans."""
+    record = noisy_record(subject_of(plans.manifest, source), noise)
+    (plans.folder / PLAN_GATE_FILE).write_text(record.to_json())
+
+
+def noisy_record(subject: GateSubject, noise: float) -> GateRecord:
+    """A gate's record with figures that noise of this size on the margins gives."""
+    return GateRecord(subject, "d" * 64, GateThresholds(), compare(reference(), with_noise(reference(), noise)))

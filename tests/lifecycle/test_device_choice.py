@@ -5,12 +5,14 @@ from __future__ import annotations
 import dataclasses
 import importlib.util
 import logging
+import re
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
 from engines.tensorrt.fake_bindings import FakeGpu, FakeRuntime, Strategy, write_plan
-from lifecycle.int8_bundles import add_gate, write_int8_bundle
+from lifecycle.int8_bundles import add_gate, add_plan_gate, noisy_record, write_int8_bundle
 from orin_rerank.engines.bundle import WEIGHTS_FILE, Bundle
 from orin_rerank.engines.cuda import CudaThread
 from orin_rerank.engines.plan_store import PlanStore
@@ -24,9 +26,13 @@ from orin_rerank.lifecycle.accelerators import Accelerators, TensorRt
 from orin_rerank.lifecycle.compile_target import CompileTarget
 from orin_rerank.lifecycle.model import LoadedModel
 from orin_rerank.lifecycle.plan_work import engine_to_compile
+from orin_rerank.lifecycle.precision import PLAN_GATE_FILE
 from orin_rerank.lifecycle.startup import load_model
 from orin_rerank.prompt.content import RerankInput, TextPart
-from orin_rerank.quantization.gate import GATE_FILE
+from orin_rerank.quantization.gate import GATE_FILE, GateSubject
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 SETTINGS = EngineSettings(token_budget=64)
 CUDA = dataclasses.replace(SETTINGS, device=DeviceChoice.CUDA)
@@ -46,9 +52,9 @@ def with_gpu(gpu: FakeGpu, release: str = RELEASE) -> Accelerators:
 
 
 def install_plans(
-    bundle: Bundle, state: Path, weights: Path | None = None, precision: Precision = Precision.FP16
+    bundle: Bundle, state: Path, weights: Path | None = None, precision: Precision = Precision.FP16, noise: float = 0.1
 ) -> Path:
-    """Plans of a bundle, under the key that compiling installs them under."""
+    """Plans of a bundle, under the key that compiling installs them under; of INT8 with a gate's record."""
     store = PlanStore(state)
     target = CompileTarget(RELEASE, FakeGpu().open(0))
     work = engine_to_compile(bundle, precision, SETTINGS, target, store)
@@ -56,7 +62,10 @@ def install_plans(
         for plan in work.plans:
             write_plan(staged.path(plan.name), plan.graph, plan.profiles, weights=weights)
             staged.add(plan.name, 1.0)
-        return staged.install().folder
+        installed = staged.install()
+    if bundle.manifest.source is not None:
+        add_plan_gate(installed, bundle.manifest.source, noise)
+    return installed.folder
 
 
 @pytest.fixture
@@ -182,12 +191,67 @@ def test_int8_that_was_asked_for_is_not_replaced(bundle_folder: Path, store: Eng
         )
 
 
-def test_int8_is_served_from_its_own_plans_and_float16_without_them(bundle_folder: Path, store: EngineStore) -> None:
+def install_int8(bundle_folder: Path, store: EngineStore) -> Bundle:
+    """An INT8 engine that passed its gate on the processor."""
     bundle = Bundle.open(bundle_folder)
     requests = [RerankInput([TextPart(f"query {i}")], [[TextPart("a document")], [TextPart("more")]]) for i in range(4)]
     with store.staging(bundle.digest) as staged:
         add_gate(write_int8_bundle(bundle, staged, requests))
-        int8 = Bundle.open(store.install(bundle.digest, staged))
+        return Bundle.open(store.install(bundle.digest, staged))
+
+
+def _refuse(record: Path) -> str:
+    record.unlink()
+    return "these plans have not been judged on this machine; `orin-rerank build` does it"
+
+
+def _damage(record: Path) -> str:
+    record.write_text(record.read_text().replace("0.", "1.", 1))
+    return "does not have the contents that its own SHA-256 names"
+
+
+def _bring_another(record: Path) -> str:
+    other = noisy_record(GateSubject("1" * 64, "2" * 64), 0.1)
+    record.write_text(other.to_json())
+    return "the gate's record is of source bundle 111111111111"
+
+
+@pytest.mark.parametrize("spoil", [_refuse, _damage, _bring_another])
+def test_int8_plans_without_a_verdict_of_their_own_are_not_served(
+    bundle_folder: Path, store: EngineStore, caplog: pytest.LogCaptureFixture, spoil: Callable[[Path], str]
+) -> None:
+    """The processor's INT8 passed its gate, and that says nothing of what a compiler made of it."""
+    install_plans(Bundle.open(bundle_folder), store.root)
+    int8 = install_int8(bundle_folder, store)
+    why = spoil(install_plans(int8, store.root, precision=Precision.INT8_FP16) / PLAN_GATE_FILE)
+    gpu = FakeGpu()
+    model = load_model(bundle_folder, SETTINGS, store=store, accelerators=with_gpu(gpu))
+    model.close()
+    assert (model.info.name, model.info.precision) == ("tensorrt", "fp16")
+    assert model.precision_reason.startswith("an INT8 engine is installed, but not on this GPU: ")
+    assert why in model.precision_reason
+    assert why in model.engine_reason
+    assert warnings(caplog) == ["an engine on the GPU cannot be had"]
+    int8_only = dataclasses.replace(CUDA, precision=PrecisionChoice.INT8)
+    with pytest.raises(GpuMissingError, match=re.escape(why)):
+        load_model(bundle_folder, int8_only, store=store, accelerators=with_gpu(FakeGpu()))
+
+
+def test_int8_plans_that_their_gate_refuses_are_not_served(bundle_folder: Path, store: EngineStore) -> None:
+    int8 = install_int8(bundle_folder, store)
+    install_plans(int8, store.root, precision=Precision.INT8_FP16, noise=0.8)
+    gpu = FakeGpu()
+    model = load_model(bundle_folder, SETTINGS, store=store, accelerators=with_gpu(gpu))
+    model.close()
+    assert (model.info.name, model.info.precision) == ("onnxruntime-cpu", "int8")
+    assert model.precision_reason.startswith("INT8 passed its gate: ")
+    assert "the gate refuses INT8: " in model.engine_reason
+    assert "`orin-rerank build --again` compiles others and has them judged" in model.engine_reason
+    assert gpu.calls == [], "not one kernel of theirs has run"
+
+
+def test_int8_is_served_from_its_own_plans_and_float16_without_them(bundle_folder: Path, store: EngineStore) -> None:
+    bundle, int8 = Bundle.open(bundle_folder), install_int8(bundle_folder, store)
     install_plans(bundle, store.root)
     model = load_model(bundle_folder, SETTINGS, store=store, accelerators=with_gpu(FakeGpu()))
     model.close()
@@ -199,7 +263,7 @@ def test_int8_is_served_from_its_own_plans_and_float16_without_them(bundle_folde
     model.close()
     assert (model.info.name, model.info.precision) == ("tensorrt", "int8-fp16")
     assert (model.digest, model.source) == (int8.digest, bundle.digest)
-    assert model.precision_reason.startswith("INT8 passed its gate: ")
+    assert model.precision_reason.startswith("INT8 passed its gate on this GPU: ")
     (int8.folder / GATE_FILE).write_text("{}")
     model = load_model(bundle_folder, SETTINGS, store=store, accelerators=with_gpu(FakeGpu()))
     model.close()

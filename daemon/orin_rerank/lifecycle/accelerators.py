@@ -24,13 +24,21 @@ if TYPE_CHECKING:
 
     from orin_rerank.engines.bundle import Bundle
     from orin_rerank.engines.plan_store import PlanStore
-    from orin_rerank.engines.plans import PlanKey, PlanSet
+    from orin_rerank.engines.plans import PlanSet
     from orin_rerank.engines.pool import PackCapacity
     from orin_rerank.engines.settings import EngineSettings
     from orin_rerank.engines.tensorrt.engine import TensorRtEngine
     from orin_rerank.engines.tensorrt.runtime import PlanRuntime
 
-__all__ = ["HOW_TO_GET_PLANS", "Accelerators", "TensorRt", "find_tensorrt", "onnxruntime_engine", "tensorrt_engine"]
+__all__ = [
+    "HOW_TO_GET_PLANS",
+    "Accelerators",
+    "TensorRt",
+    "find_tensorrt",
+    "installed_plans",
+    "onnxruntime_engine",
+    "tensorrt_engine",
+]
 
 HOW_TO_GET_PLANS = "`orin-rerank build` compiles them"
 
@@ -82,23 +90,23 @@ def tensorrt_engine(
     precision: Precision,
     settings: EngineSettings,
     longest_pair: int,
-    plans: PlanStore,
+    find: Callable[[CompileTarget], PlanSet],
     accelerators: Accelerators,
 ) -> tuple[TensorRtEngine, PackCapacity]:
-    """Loads the plans that are installed for a bundle and this machine as it is set up now.
+    """Loads the plans of a bundle.
 
     Args:
         bundle: The bundle; verified.
         precision: What it is to be computed in, such as INT8_FP16.
         settings: The engine's.
         longest_pair: Most tokens of a query with one document.
-        plans: Where plans are installed.
+        find: Gives the plans for this machine as it is set up now, as a rule by `installed_plans`; what it raises is
+            raised.
         accelerators: What this machine has.
 
     Raises:
         TensorRtMissingError: If TensorRT is missing.
-        PlanError: If there are no plans, or only ones of another key, or they are damaged.
-        StoreError: If the store cannot be read.
+        PlanError: If the plans are damaged.
         BundleError: If the bundle has no graphs for TensorRT in this precision.
         EngineError: If the GPU cannot be used, or memory runs out.
         DeviceLostError: If the GPU is gone.
@@ -110,8 +118,7 @@ def tensorrt_engine(
     )
     cuda = accelerators.open_gpu()
     try:
-        target = CompileTarget(tensorrt.release, cuda.info)
-        found = _find(plans, engine_to_compile(bundle, precision, settings, target, plans).key)
+        found = find(CompileTarget(tensorrt.release, cuda.info))
     except BaseException:
         cuda.close()
         raise
@@ -165,7 +172,24 @@ def onnxruntime_engine(
     return engine, capacity
 
 
-def _find(plans: PlanStore, key: PlanKey) -> PlanSet:
+def installed_plans(
+    bundle: Bundle, precision: Precision, settings: EngineSettings, target: CompileTarget, plans: PlanStore
+) -> PlanSet:
+    """The plans that are installed for a bundle and a machine as it is set up now.
+
+    Args:
+        bundle: The bundle.
+        precision: What it is to be computed in.
+        settings: The engine's.
+        target: The machine.
+        plans: Where plans are installed.
+
+    Raises:
+        PlanError: If there are none, or only ones of another key; the message says how to get them.
+        StoreError: If the store cannot be read.
+        BundleError: If the bundle has no graphs for TensorRT in this precision.
+    """
+    key = engine_to_compile(bundle, precision, settings, target, plans).key
     found = plans.find(key)
     if found is not None:
         return found

@@ -35,7 +35,7 @@ from orin_rerank.errors import (
 )
 from orin_rerank.evaluation.paired import compare
 from orin_rerank.lifecycle.derive import COVERAGE_FILE, DerivedBundle
-from orin_rerank.lifecycle.judging import JudgedSet, without_scores
+from orin_rerank.lifecycle.judging import REFERENCE_FILE, JudgedSet, without_scores, write_reference
 from orin_rerank.lifecycle.ledger import Ledger
 from orin_rerank.lifecycle.planning import PlanOptions, even_scales, make_plan, observe
 from orin_rerank.lifecycle.self_test import record_golden_pairs
@@ -54,6 +54,7 @@ if TYPE_CHECKING:
     from orin_rerank.engines.runner import Runner
     from orin_rerank.engines.store import EngineStore
     from orin_rerank.evaluation.scoring import ScoredQuery
+    from orin_rerank.lifecycle.ledger import Stage
     from orin_rerank.lifecycle.planning import Observations
     from orin_rerank.prompt.content import RerankInput
     from orin_rerank.prompt.encoded import Float32Array
@@ -207,6 +208,8 @@ class _Calibration:
         write_arrays(self._own(SMOOTHING_FILE), self._scales, {_SMOOTHING_METADATA: self.bench.bundle.digest})
         plan = dataclasses.replace(plan, smoothing=_digest_of(self._own(SMOOTHING_FILE)))
         self._scales |= even_scales(self.bench, plan, self.ledger)
+        # What is compiled from this engine is another one, and is held against the same margins.
+        write_reference(self._own(REFERENCE_FILE), self.judged, self.bench.bundle.digest, self._reference)
         if self._coverage is not None:
             derived.write_text(COVERAGE_FILE, json.dumps(self._coverage.as_dict(), indent=1) + "\n")
         refused: list[GateRecord] = []
@@ -261,9 +264,16 @@ class _Calibration:
         with self.ledger.stage("judged set in full precision") as stage, self._finite():
             runner = self.bench.full()
             try:
-                self._reference = self.judged.score(runner, self.bench, self.ledger, stage)
+                self._reference = self._score(runner, stage)
             finally:
                 runner.close()
+
+    def _score(self, runner: Runner, stage: Stage) -> tuple[ScoredQuery, ...]:
+        scores = self.judged.score(
+            runner, self.bench.encoder, self.bench.budget, lambda done, total: self.ledger.tell(stage, done, total)
+        )
+        stage.pairs, stage.tokens, stage.images = scores.pairs, scores.tokens, scores.images
+        return scores.queries
 
     def _check_coverage(self, seen: Observations) -> None:
         """Refuses a set that the model cannot make sense of; one whose ranges were kept was looked at before."""
@@ -295,7 +305,7 @@ class _Calibration:
             runner = self.bench.quantized(bundle)
             try:
                 bundle = derived.add_golden(self._record_golden(runner))
-                candidate = self.judged.score(runner, self.bench, self.ledger, stage)
+                candidate = self._score(runner, stage)
             except NonFiniteScoreError:
                 candidate = without_scores(self._reference)
             finally:

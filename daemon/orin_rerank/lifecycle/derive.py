@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Final
 from orin_rerank.engines.bundle import GOLDEN_FILE, WEIGHTS_FILE, Bundle, FileEntry, Manifest, hash_file, write_manifest
 from orin_rerank.engines.durable import replace_file
 from orin_rerank.graph.places import model_places
+from orin_rerank.lifecycle.judging import REFERENCE_FILE
 from orin_rerank.quantization.gate import GATE_FILE, GateRecord
 from orin_rerank.quantization.plan import PLAN_FILE, SMOOTHING_FILE
 from orin_rerank.quantization.write import write_graphs, write_weights
@@ -93,7 +94,7 @@ class DerivedBundle:
         names = [WEIGHTS_FILE, *(name for g in self._graphs for name in (g.text, g.vision) if name is not None)]
         licences = dict.fromkeys(names, weights)
         licences |= {name: entries[name].licence for name in (*self._copied(), *self._golden)}
-        own = (PLAN_FILE, SMOOTHING_FILE, COVERAGE_FILE, GATE_FILE)
+        own = (PLAN_FILE, SMOOTHING_FILE, COVERAGE_FILE, REFERENCE_FILE, GATE_FILE)
         licences |= dict.fromkeys((name for name in own if (self.folder / name).exists()), _OWN_LICENCE)
         files = {name: self._entry(name, licence) for name, licence in licences.items()}
         manifest = self.source.manifest

@@ -1,4 +1,9 @@
-"""Which INT8 engine may stand in for a full-precision bundle: one that is whole, made from it, and passed its gate."""
+"""Which INT8 engine may stand in for a full-precision bundle: one that is whole, made from it, and passed its gate.
+
+What is compiled from its graphs is another engine again. A compiler chooses kernels, fuses and rounds as it likes, and
+may choose otherwise in the next build of the same graphs, so INT8 plans need a verdict of their own
+(`lifecycle.plan_judging`).
+"""
 
 from __future__ import annotations
 
@@ -6,6 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from orin_rerank.engines.bundle import Bundle
+from orin_rerank.engines.sealed import json_digest
 from orin_rerank.errors import RefusedPrecisionError
 from orin_rerank.lifecycle.self_test import TOLERANCE
 from orin_rerank.quantization.gate import GATE_FILE, GateRecord, GateSubject, engine_digest, read_gate
@@ -13,11 +19,29 @@ from orin_rerank.quantization.gate import GATE_FILE, GateRecord, GateSubject, en
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from orin_rerank.engines.plans import PlanManifest, PlanSet
     from orin_rerank.engines.store import EngineStore
 
-__all__ = ["HOW_TO_GET_INT8", "TrustedInt8", "find_int8"]
+__all__ = [
+    "HOW_TO_GET_INT8",
+    "HOW_TO_JUDGE_PLANS",
+    "HOW_TO_REPLACE_PLANS",
+    "PLAN_GATE_FILE",
+    "TrustedInt8",
+    "find_int8",
+    "passed_reason",
+    "read_plan_gate",
+    "subject_of",
+]
 
 HOW_TO_GET_INT8: Final = "`orin-rerank calibrate` makes one"
+
+HOW_TO_JUDGE_PLANS: Final = "`orin-rerank build` does it, and compiles nothing again for it"
+
+HOW_TO_REPLACE_PLANS: Final = "`orin-rerank build --again` compiles others and has them judged"
+
+PLAN_GATE_FILE: Final = "gate.json"
+"""In the folder of a set of INT8 plans."""
 
 _TOLERANCE_SHIFTS: Final = 2.0
 """How far a margin may be from the one that was recorded, in root mean square shifts from full precision.
@@ -60,12 +84,23 @@ class TrustedInt8:
     @property
     def reason(self) -> str:
         """Why it is served, for people."""
-        total, loosened = self.gate.report.total, self.gate.thresholds.loosened
-        gate = "its gate" if not loosened else f"a gate with looser limits than the usual ({', '.join(loosened)})"
-        return (
-            f"INT8 passed {gate}: NDCG@10 {total.candidate.mean:.4f} against {total.reference.mean:.4f} in full "
-            f"precision over {total.queries} queries, margins correlate by {total.correlation:.4f}"
-        )
+        return passed_reason(self.gate)
+
+
+def passed_reason(record: GateRecord, where: str = "") -> str:
+    """What a gate that was passed says for an engine, for people.
+
+    Args:
+        record: The gate's.
+        where: On what it was passed, such as `on this GPU`, where that is not the processor.
+    """
+    total, loosened = record.report.total, record.thresholds.loosened
+    gate = "its gate" if not loosened else f"a gate with looser limits than the usual ({', '.join(loosened)})"
+    return (
+        f"INT8 passed {gate}{where and f' {where}'}: NDCG@10 {total.candidate.mean:.4f} against "
+        f"{total.reference.mean:.4f} in full precision over {total.queries} queries, margins correlate by "
+        f"{total.correlation:.4f}"
+    )
 
 
 def find_int8(source: Bundle, store: EngineStore, report: Callable[[str], None]) -> TrustedInt8 | None:
@@ -99,3 +134,36 @@ def find_int8(source: Bundle, store: EngineStore, report: Callable[[str], None])
     gate = read_gate(folder / GATE_FILE, GateSubject(source.digest, engine_digest(bundle.manifest.files)))
     bundle.verify(report)
     return TrustedInt8(bundle, gate)
+
+
+def subject_of(plans: PlanManifest, source: str) -> GateSubject:
+    """What a gate's record of INT8 plans is of: these very bytes, for this machine, and this bundle.
+
+    Args:
+        plans: What the set holds.
+        source: Digest of the full-precision bundle.
+    """
+    digests = {name: entry.sha256 for name, entry in plans.plans.items()}
+    return GateSubject(source, json_digest({"key": plans.key.digest, "plans": digests}))
+
+
+def read_plan_gate(plans: PlanSet, source: str) -> GateRecord:
+    """Reads the record of INT8 plans that are to be served, and judges it again.
+
+    Args:
+        plans: The plans.
+        source: Digest of the full-precision bundle.
+
+    Raises:
+        RefusedPrecisionError: If there is no record, it is damaged or of other plans, or the gate refuses.
+    """
+    path = plans.folder / PLAN_GATE_FILE
+    if not path.exists():
+        raise RefusedPrecisionError(
+            f"these plans have not been judged on this machine; {HOW_TO_JUDGE_PLANS}", item=str(plans.folder)
+        )
+    try:
+        return read_gate(path, subject_of(plans.manifest, source))
+    except RefusedPrecisionError as error:
+        error.message = f"{error.message}; {HOW_TO_REPLACE_PLANS}"
+        raise

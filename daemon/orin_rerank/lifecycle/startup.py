@@ -21,10 +21,10 @@ from orin_rerank.errors import (
     TensorRtMissingError,
 )
 from orin_rerank.graph.builder import Dialect, Precision
-from orin_rerank.lifecycle.accelerators import Accelerators, onnxruntime_engine, tensorrt_engine
+from orin_rerank.lifecycle.accelerators import Accelerators, installed_plans, onnxruntime_engine, tensorrt_engine
 from orin_rerank.lifecycle.model import LoadedModel
 from orin_rerank.lifecycle.pack_timing import measure_budget
-from orin_rerank.lifecycle.precision import HOW_TO_GET_INT8, find_int8
+from orin_rerank.lifecycle.precision import HOW_TO_GET_INT8, find_int8, passed_reason, read_plan_gate
 from orin_rerank.lifecycle.self_test import HALF_TOLERANCE, TOLERANCE, read_golden_pairs, self_test
 from orin_rerank.lifecycle.sizes import LADDER, VISION_PATCHES, GraphFiles, capacity_of
 from orin_rerank.packing.budget import TokenBudget
@@ -37,10 +37,12 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
+    from orin_rerank.engines.plans import PlanSet
     from orin_rerank.engines.pool import PackCapacity
     from orin_rerank.engines.port import Engine
     from orin_rerank.engines.settings import EngineSettings
     from orin_rerank.graph.architecture import Architecture
+    from orin_rerank.lifecycle.compile_target import CompileTarget
     from orin_rerank.lifecycle.precision import TrustedInt8
     from orin_rerank.prompt.profile import ImageProfile
 
@@ -115,6 +117,7 @@ class _Startup:
         self._accelerators = accelerators
         self._int8: TrustedInt8 | None = None
         self._not_int8 = "full precision was asked for"
+        self._int8_on_gpu = ""
         self._verified = False
         self._problems: list[str] = []
 
@@ -165,26 +168,26 @@ class _Startup:
         int8, full = self._int8, self._bundle
         if int8 is not None:
             tolerance = max(HALF_TOLERANCE, int8.tolerance)
-            model = self._try("TensorRT", int8.bundle, Precision.INT8_FP16, int8.reason, tolerance)
+            model = self._try("TensorRT", int8.bundle, Precision.INT8_FP16, lambda: self._int8_on_gpu, tolerance)
             if model is not None or self._settings.precision is PrecisionChoice.INT8:
                 return model
         reason = (
             self._not_int8 if int8 is None else f"an INT8 engine is installed, but not on this GPU: {self._skipped}"
         )
-        return self._try("TensorRT", full, Precision.FP16, reason, HALF_TOLERANCE) or self._try(
-            "ONNX Runtime", full, Precision.FP16, reason, HALF_TOLERANCE
+        return self._try("TensorRT", full, Precision.FP16, lambda: reason, HALF_TOLERANCE) or self._try(
+            "ONNX Runtime", full, Precision.FP16, lambda: reason, HALF_TOLERANCE
         )
 
     def _try(
-        self, where: str, bundle: Bundle, precision: Precision, reason: str, tolerance: float
+        self, where: str, bundle: Bundle, precision: Precision, reason: Callable[[], str], tolerance: float
     ) -> LoadedModel | None:
         """An engine on a GPU; None where it cannot be had, and the reason is kept and said."""
-        settings, machine = self._settings, self._accelerators
+        settings, machine, find = self._settings, self._accelerators, self._plans
 
         def build(longest_pair: int) -> tuple[Engine, PackCapacity]:
             if where == "TensorRT":
                 return tensorrt_engine(
-                    bundle, precision, settings, longest_pair, PlanStore(self._engines().root), machine
+                    bundle, precision, settings, longest_pair, lambda target: find(bundle, precision, target), machine
                 )
             return onnxruntime_engine(bundle, precision, settings, longest_pair, machine)
 
@@ -203,19 +206,28 @@ class _Startup:
             )
             return None
 
+    def _plans(self, bundle: Bundle, precision: Precision, target: CompileTarget) -> PlanSet:
+        """The plans for this machine; of INT8, only ones that passed a gate of their own on it."""
+        plans = installed_plans(bundle, precision, self._settings, target, PlanStore(self._engines().root))
+        if bundle.manifest.source is not None:
+            self._int8_on_gpu = passed_reason(read_plan_gate(plans, bundle.manifest.source), "on this GPU")
+        return plans
+
     def _on_processor(self) -> LoadedModel:
-        if self._int8 is not None:
+        int8 = self._int8
+        if int8 is not None:
             try:
                 return self._load(
-                    self._int8.bundle,
-                    self._processor(self._int8.bundle, Precision.INT8),
-                    self._int8.reason,
-                    self._int8.tolerance,
+                    int8.bundle,
+                    self._processor(int8.bundle, Precision.INT8),
+                    lambda: int8.reason,
+                    int8.tolerance,
                 )
             except (BundleError, StoreError, EngineError) as error:
                 self._not_int8 = f"{_REFUSED}: {error}"
                 self._without_int8(error)
-        return self._load(self._bundle, self._processor(self._bundle, Precision.FP32), self._not_int8, TOLERANCE)
+        processor = self._processor(self._bundle, Precision.FP32)
+        return self._load(self._bundle, processor, lambda: self._not_int8, TOLERANCE)
 
     def _processor(self, bundle: Bundle, precision: Precision) -> Callable[[int], tuple[Engine, PackCapacity]]:
         def build(longest_pair: int) -> tuple[Engine, PackCapacity]:
@@ -230,10 +242,13 @@ class _Startup:
         self,
         bundle: Bundle,
         build: Callable[[int], tuple[Engine, PackCapacity]],
-        reason: str,
+        reason: Callable[[], str],
         tolerance: float,
     ) -> LoadedModel:
-        """Loads a bundle with the engine that `build` makes, given the longest query with one document in tokens."""
+        """Loads a bundle with the engine that `build` makes, given the longest query with one document in tokens.
+
+        Why it is served in this precision is asked once there is an engine.
+        """
         if bundle is self._bundle and not self._verified:
             bundle.verify(self._report)
             self._verified = True
@@ -256,7 +271,7 @@ class _Startup:
                 encoder,
                 runner,
                 budget,
-                reason,
+                reason(),
                 manifest.source,
                 engine_reason=self._skipped or _ASKED.get(settings.device, "plans for this machine are installed"),
             )
