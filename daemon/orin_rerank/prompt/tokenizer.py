@@ -43,13 +43,11 @@ class BoundedIds:
 
     Attributes:
         ids: The first ids of the whole text, `limit` at most.
-        total: How many ids the whole text has.
-        estimated: Whether `total` was extrapolated, because the text was much longer than its limit.
+        total: How many ids the whole text has; extrapolated where the text is much longer than its limit.
     """
 
     ids: list[int]
     total: int
-    estimated: bool = False
 
 
 class PromptTokenizer:
@@ -173,7 +171,7 @@ class PromptTokenizer:
             ids = encoding.ids
             endless_word = size >= patience and len(ids) > limit
             if endless_word or _settled(encoding.word_ids) >= limit:
-                return BoundedIds(ids[:limit], max(len(ids), round(len(ids) * (len(text) / size))), estimated=True)
+                return BoundedIds(ids[:limit], max(len(ids), round(len(ids) * (len(text) / size))))
             size *= _HEAD_GROWTH
         return _bounded(self.encode(text), limit)
 
