@@ -30,8 +30,9 @@ Every error that a person can meet is an `OrinRerankError`. It carries
     │   ├── StoreBusyError             another process is making one for the same bundle
     │   └── PlanError                  a compiled engine is damaged or is not for this machine: it must be built again
     ├── EngineError                    an engine failed or gave a score that cannot be trusted
-    │   ├── NonFiniteScoreError, PoolExhaustedError, SelfTestError, DeviceLostError
+    │   ├── NonFiniteScoreError, PoolExhaustedError, SelfTestError, DeviceLostError, EngineClosedError
     │   ├── TensorRtMissingError, GpuMissingError
+    │   ├── MemoryShortError           a model does not fit into the memory that there is; carries the numbers
     │   └── BuildError                 a graph was not compiled to a plan
     │       └── GraphRefusedError, BuildOutOfMemoryError, BuildTimeoutError, BuildCancelledError
     └── InternalError                  a bug of ours
@@ -55,6 +56,7 @@ __all__ = [
     "DeviceLostError",
     "EmptyDocumentError",
     "EmptyQueryError",
+    "EngineClosedError",
     "EngineError",
     "ErrorKind",
     "GpuMissingError",
@@ -66,6 +68,7 @@ __all__ = [
     "ImageTooLargeError",
     "InternalError",
     "InvalidRequestError",
+    "MemoryShortError",
     "NoDocumentsError",
     "NonFiniteScoreError",
     "OrinRerankError",
@@ -328,6 +331,13 @@ class DeviceLostError(EngineError):
     code = "device_lost"
 
 
+class EngineClosedError(EngineError):
+    """Something was asked of an engine, or of the GPU beneath it, that is closed or being closed."""
+
+    kind = ErrorKind.UNAVAILABLE
+    code = "engine_closed"
+
+
 class SelfTestError(EngineError):
     """A loaded model does not reproduce its golden pairs."""
 
@@ -346,6 +356,24 @@ class GpuMissingError(EngineError):
 
     kind = ErrorKind.UNAVAILABLE
     code = "gpu_missing"
+
+
+class MemoryShortError(EngineError):
+    """A model does not fit into the memory that there is, or that is free.
+
+    Args:
+        message: One sentence for a person: what is needed, what there is, and what helps.
+        needed_bytes: The least that is needed.
+        available_bytes: What there is, or what is free.
+    """
+
+    kind = ErrorKind.UNAVAILABLE
+    code = "memory_short"
+
+    def __init__(self, message: str, *, needed_bytes: int, available_bytes: int, item: str | None = None) -> None:
+        super().__init__(message, item=item)
+        self.needed_bytes = needed_bytes
+        self.available_bytes = available_bytes
 
 
 class BuildError(EngineError):

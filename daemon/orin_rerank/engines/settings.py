@@ -46,9 +46,12 @@ class EngineSettings:
             on a GPU.
         token_budget: Tokens in a pack; None means to measure at start.
         dialect: Which of a bundle's graphs to run; None means what measures faster as a rule on this runtime.
-        feature_cache_bytes: Memory for the features of images seen lately.
-        prefix_cache_bytes: Memory for the keys and values of prefixes seen lately.
+        feature_cache_bytes: Memory for the features of images seen lately; None means what the memory plan gives it.
+        prefix_cache_bytes: Memory for the keys and values of prefixes seen lately; None likewise.
         pool_timeout_s: How long a pack waits for a free buffer.
+        max_tokens: Longest prefix + document, where that shall be less than the model takes.
+        memory_bytes: Memory that serving may take in all, of the GPU where that has its own; None means what there
+            is, less what the system needs.
 
     Raises:
         SettingsError: If a value is out of its range; the item names it.
@@ -59,17 +62,24 @@ class EngineSettings:
     threads: int | None = None
     token_budget: int | None = None
     dialect: Dialect | None = None
-    feature_cache_bytes: int = 64 << 20
-    prefix_cache_bytes: int = 64 << 20
+    feature_cache_bytes: int | None = None
+    prefix_cache_bytes: int | None = None
     pool_timeout_s: float = 30.0
+    max_tokens: int | None = None
+    memory_bytes: int | None = None
 
     def __post_init__(self) -> None:
-        for name, low, high in (("threads", 1, 1024), ("token_budget", 16, 65536)):
+        for name, low, high in (
+            ("threads", 1, 1024),
+            ("token_budget", 16, 65536),
+            ("max_tokens", 256, 65536),
+            ("memory_bytes", 1 << 28, 1 << 50),
+        ):
             value = getattr(self, name)
             if value is not None and not low <= value <= high:
                 raise SettingsError(f"must be from {low} to {high}, not {value}", item=name)
         for name in ("feature_cache_bytes", "prefix_cache_bytes"):
-            if getattr(self, name) < 0:
+            if (getattr(self, name) or 0) < 0:
                 raise SettingsError("must not be negative", item=name)
         if self.pool_timeout_s <= 0:
             raise SettingsError("must be positive", item="pool_timeout_s")

@@ -335,7 +335,7 @@ def runner_over(engine: Engine, architecture: Architecture, capacity: PackCapaci
         engine,
         # No position is past the end of the longest sequence.
         RotaryTable(text.head_dim, text.rope_theta, text.mrope_section, capacity.tokens),
-        feature_bytes=settings.feature_cache_bytes,
-        prefix_bytes=settings.prefix_cache_bytes,
+        feature_bytes=64 << 20 if settings.feature_cache_bytes is None else settings.feature_cache_bytes,
+        prefix_bytes=64 << 20 if settings.prefix_cache_bytes is None else settings.prefix_cache_bytes,
         vision_patches=VISION_PATCHES,
     )

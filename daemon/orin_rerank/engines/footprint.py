@@ -1,0 +1,163 @@
+"""What serving a model takes, in bytes, reckoned from its dimensions alone: weights, scratch memory, overhead.
+
+What a slot of the pool takes is `engines.capacity.slot_bytes`, to the byte. Weights are as exact. Scratch memory is a
+formula that is held to what NVIDIA's compiler asks for (`tests/engines/test_footprint.py`); overhead is an allowance.
+"""
+
+from __future__ import annotations
+
+import enum
+import math
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+
+from orin_rerank.graph.scheme import scale_name
+from orin_rerank.graph.text import text_weights
+from orin_rerank.graph.vision import POSITION_TABLE, vision_weights
+from orin_rerank.graph.weights import WeightSpec
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from orin_rerank.engines.capacity import ImageCapacity, PackCapacity
+    from orin_rerank.graph.architecture import Architecture
+    from orin_rerank.graph.builder import Precision
+
+__all__ = ["EngineKind", "build_bytes", "overhead_bytes", "scratch_bytes", "stored_bytes", "weight_bytes"]
+
+_MIB: Final = 1 << 20
+
+
+class EngineKind(enum.Enum):
+    """What computes a model."""
+
+    TENSORRT = "tensorrt"
+    ONNXRUNTIME_CUDA = "onnxruntime-cuda"
+    PROCESSOR = "onnxruntime-cpu"
+
+    @property
+    def on_gpu(self) -> bool:
+        """Whether a GPU computes."""
+        return self is not EngineKind.PROCESSOR
+
+
+_OVERHEAD: Final = {
+    EngineKind.TENSORRT: 768 * _MIB,
+    EngineKind.ONNXRUNTIME_CUDA: 1024 * _MIB,
+    EngineKind.PROCESSOR: 0,
+}
+"""CUDA's context, the kernels that are loaded into it, and what the libraries keep. An allowance, not a measurement."""
+_SCORE_COPIES: Final = {EngineKind.TENSORRT: 2, EngineKind.ONNXRUNTIME_CUDA: 3, EngineKind.PROCESSOR: 2}
+"""How often the scores of all tokens with all tokens are there at a time."""
+_BUILD_FACTOR: Final = 2.9
+_VISUAL: Final = "model.visual."
+
+
+def stored_bytes(architecture: Architecture, precision: Precision) -> int:
+    """The tensors of a bundle's weight file, without its header.
+
+    Args:
+        architecture: The model's.
+        precision: A quantised one means that every matrix is stored as INT8; places that were left wide take more.
+    """
+    return sum(spec.nbytes for spec in _stored(architecture, quantized=precision.quantized))
+
+
+def weight_bytes(architecture: Architecture, precision: Precision, kind: EngineKind) -> int:
+    """What the weights take while a model is served.
+
+    Args:
+        architecture: The model's.
+        precision: What it is computed in.
+        kind: What computes it.
+    """
+    stored = stored_bytes(architecture, precision)
+    if kind is EngineKind.PROCESSOR:
+        # The file stays mapped, and what is not stored as it is computed with is kept a second time: in float32, or,
+        # where products are INT8, packed for them.
+        return stored + (stored if precision.quantized else 2 * stored)
+    if precision.quantized and architecture.vision is not None:
+        # By default vision is stored in INT8 and computed in float16; a compiler may widen its weights for good.
+        return stored + sum(s.nbytes for s in _stored(architecture, quantized=True) if _is_visual_matrix(s))
+    return stored
+
+
+def overhead_bytes(kind: EngineKind) -> int:
+    """What a GPU takes before anything of a model is on it."""
+    return _OVERHEAD[kind]
+
+
+def scratch_bytes(
+    architecture: Architecture, capacity: PackCapacity, images: ImageCapacity | None, kind: EngineKind
+) -> int:
+    """Scratch memory of one slot: of its largest pack, or of its largest run of the vision encoder.
+
+    Args:
+        architecture: The model's.
+        capacity: Of a slot, for packs.
+        images: Of a slot, for the vision encoder; None for a text-only model.
+        kind: What computes.
+    """
+    text = _text_scratch(architecture, capacity, kind)
+    return text if images is None else max(text, _vision_scratch(architecture, images, kind))
+
+
+def build_bytes(architecture: Architecture, precision: Precision, workspace: int) -> int:
+    """What compiling takes at its peak, in the process that compiles.
+
+    The parser holds the weights, the builder does, and then there is the plan. Text and vision are compiled one after
+    the other. Measured with `make compile-8b`: 2.8 times the decoder's weights.
+
+    Args:
+        architecture: The model's.
+        precision: What is compiled.
+        workspace: The limit that the builder is given; it tries what it compiles.
+    """
+    text = sum(
+        spec.nbytes
+        for spec in _stored(architecture, quantized=precision.quantized)
+        if not spec.name.startswith(_VISUAL)
+    )
+    return math.ceil(_BUILD_FACTOR * text) + workspace + overhead_bytes(EngineKind.TENSORRT)
+
+
+def _text_scratch(architecture: Architecture, c: PackCapacity, kind: EngineKind) -> int:
+    """Scores of a block of heads, twice, or the feed-forward layer; and what lives meanwhile."""
+    text = architecture.text
+    width = np.dtype(c.key_value_dtype).itemsize
+    pairs = c.tokens * (c.known_rows + c.tokens)
+    scores = _SCORE_COPIES[kind] * width * text.heads * pairs
+    wide = 4 * 2 * text.intermediate * c.tokens
+    kept = c.keep_rows * c.prefix_row_bytes
+    residual = 4 * text.hidden * c.tokens * (2 + c.taps)
+    return 4 * pairs + residual + kept + max(scores, wide)
+
+
+def _vision_scratch(architecture: Architecture, c: ImageCapacity, kind: EngineKind) -> int:
+    """The same of the vision encoder, whose attention has no mask."""
+    vision = architecture.vision
+    assert vision is not None
+    scores = _SCORE_COPIES[kind] * 2 * vision.heads * c.patches**2
+    wide = 4 * 2 * vision.intermediate * c.patches
+    residual = 4 * vision.hidden * c.patches * 3 + 4 * c.hidden * (c.patches // c.merge) * c.outputs
+    return residual + max(scores, wide)
+
+
+def _stored(architecture: Architecture, *, quantized: bool) -> Iterable[WeightSpec]:
+    vision = architecture.vision
+    specs = text_weights(architecture.text, vl=vision is not None)
+    if vision is not None:
+        specs += vision_weights(vision)
+    for spec in specs:
+        if quantized and spec.name == POSITION_TABLE:
+            yield WeightSpec(spec.name, "F16", spec.shape)
+        elif quantized and spec.dtype == "F16":
+            yield WeightSpec(spec.name, "I8", spec.shape)
+            yield WeightSpec(scale_name(spec.name), "F32", spec.shape[:1])
+        else:
+            yield spec
+
+
+def _is_visual_matrix(spec: WeightSpec) -> bool:
+    return spec.dtype == "I8" and spec.name.startswith(_VISUAL)
