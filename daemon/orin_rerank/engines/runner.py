@@ -53,14 +53,24 @@ class Runner:
         feature_bytes: Memory for image features that may be needed again.
         prefix_bytes: Memory for keys and values of prefixes that may be needed again.
         vision_patches: Most patches to encode in one run, unless a single image has more.
+        prefix_rows: Most tokens of a prefix that is remembered, and of those that a pack keeps; None means whatever a
+            pack can hold.
     """
 
     def __init__(
-        self, engine: Engine, rotary: RotaryTable, *, feature_bytes: int, prefix_bytes: int, vision_patches: int
+        self,
+        engine: Engine,
+        rotary: RotaryTable,
+        *,
+        feature_bytes: int,
+        prefix_bytes: int,
+        vision_patches: int,
+        prefix_rows: int | None = None,
     ) -> None:
         self._engine = engine
         self._rotary = rotary
         self._vision_patches = vision_patches
+        self._prefix_rows = prefix_rows
         self._features: ArrayCache[Float32Array] = ArrayCache(feature_bytes)
         self._prefixes: ArrayCache[KeyValues] = ArrayCache(prefix_bytes)
         self._encoding: dict[bytes, Future[Float32Array]] = {}
@@ -75,6 +85,10 @@ class Runner:
         """Whether the keys and values of a prefix are at hand, so that it costs a pack no tokens."""
         return prefix.digest in self._prefixes
 
+    def remembers(self, prefix: EncodedSegment) -> bool:
+        """Whether a prefix is short enough for its keys and values to be at hand once a pack has computed it."""
+        return self._prefix_rows is None or len(prefix) <= self._prefix_rows
+
     def run(self, pack: Pack) -> PackResult:
         """Scores a pack.
 
@@ -88,7 +102,7 @@ class Runner:
             found = self._prefixes.get(group.prefix.digest)
             if found is not None:
                 known[group.prefix.digest] = found
-        layout = PackLayout(pack, known)
+        layout = PackLayout(pack, known, self._prefix_rows)
         if not self._engine.holds(layout):
             return self._run_in_parts(pack)
         images = {image.digest: image for segment in pack.segments() for image in segment.images}

@@ -86,9 +86,10 @@ class LoadedModel:
         Returns:
             float32 `[documents]`, in the request's order.
         """
-        packs = plan_packs(encoded, self.budget, self.info.max_documents, self.runner.knows)
+        runner = self.runner
+        packs = plan_packs(encoded, self.budget, self.info.max_documents, runner.knows, runner.remembers)
         # plan_packs keeps the documents' order, and map the packs'
-        return np.concatenate([result.margins for result in self._threads.map(self.runner.run, packs)])
+        return np.concatenate([result.margins for result in self._threads.map(runner.run, packs)])
 
     def close(self) -> None:
         """Frees the engine."""

@@ -68,22 +68,29 @@ class PackLayout:
     Args:
         pack: What is laid out.
         known: Keys and values of those prefixes that need not be computed, by digest.
+        most_kept: Most rows to keep of the prefixes that are computed; None means all. A prefix is kept whole or not at
+            all.
     """
 
     pack: Pack
     known: Mapping[bytes, KeyValues]
+    most_kept: int | None = None
     tokens: int = field(init=False)
     visual_rows: int = field(init=False)
     known_rows: int = field(init=False)
-    keep_rows: int = field(init=False)
+    keep_rows: int = field(init=False, default=0)
+    _kept: set[bytes] = field(init=False, default_factory=set)
     _image_rows: dict[bytes, int] = field(init=False, default_factory=dict)
 
     def __post_init__(self) -> None:
         computed = [g.prefix for g in self.pack.groups if g.prefix.digest not in self.known]
         documents = [document for group in self.pack.groups for document in group.documents]
-        self.keep_rows = sum(len(prefix) for prefix in computed)
+        for prefix in computed:
+            if self.most_kept is None or self.keep_rows + len(prefix) <= self.most_kept:
+                self._kept.add(prefix.digest)
+                self.keep_rows += len(prefix)
         self.known_rows = sum(len(g.prefix) for g in self.pack.groups if g.prefix.digest in self.known)
-        self.tokens = self.keep_rows + sum(len(document) for document in documents)
+        self.tokens = sum(len(segment) for segment in (*computed, *documents))
         self.visual_rows = 1
         for segment in (*computed, *documents):
             for image in segment.images:
@@ -116,8 +123,9 @@ class PackLayout:
                 arrays.known_id[where] = number
                 known_rows += length
             else:
-                arrays.keep[keep_rows : keep_rows + length] = np.arange(place, place + length, dtype=np.int32)
-                keep_rows += length
+                if group.prefix.digest in self._kept:
+                    arrays.keep[keep_rows : keep_rows + length] = np.arange(place, place + length, dtype=np.int32)
+                    keep_rows += length
                 place = self._write(arrays, rotary, group.prefix, place, (number, 0))
             for document in group.documents:
                 documents += 1
@@ -127,11 +135,11 @@ class PackLayout:
             self._write_features(arrays, features)
 
     def computed(self, arrays: PackArrays) -> dict[bytes, KeyValues]:
-        """Copies what the engine kept: keys and values of every prefix that this pack computed, by digest."""
+        """Copies what the engine kept: keys and values of prefixes that this pack computed, by digest."""
         result: dict[bytes, KeyValues] = {}
         row = 0
         for group in self.pack.groups:
-            if group.prefix.digest not in self.known:
+            if group.prefix.digest in self._kept:
                 result[group.prefix.digest] = arrays.kept[:, :, row : row + len(group.prefix)].copy()
                 row += len(group.prefix)
         return result

@@ -61,6 +61,10 @@ def _never(_: EncodedSegment) -> bool:
     return False
 
 
+def _always(_: EncodedSegment) -> bool:
+    return True
+
+
 @dataclass(slots=True)
 class PackBuilder:
     """Collects documents until the pack is full.
@@ -109,6 +113,7 @@ def plan_packs(
     budget: TokenBudget,
     max_documents: int,
     known: Callable[[EncodedSegment], bool] = _never,
+    remembered: Callable[[EncodedSegment], bool] = _always,
 ) -> list[Pack]:
     """Cuts one request into packs, in document order; tags are the documents' indices.
 
@@ -116,16 +121,20 @@ def plan_packs(
         request: What to cut.
         budget: How long packs should be.
         max_documents: Most documents in a pack.
-        known: Whether a prefix need not be computed again; after the first pack this request's need not.
+        known: Whether a prefix need not be computed again.
+        remembered: Whether it need not once a pack has computed it; a very long one has to be.
     """
+    def later(prefix: EncodedSegment) -> bool:
+        return known(prefix) or remembered(prefix)
+
     packs: list[Pack] = []
     builder = PackBuilder(max_documents, known)
     tokens = budget.for_prefix(0 if known(request.prefix) else len(request.prefix))
     for index, document in enumerate(request.documents):
         if not builder.fits(request.prefix, document, tokens):
             packs.append(builder.build())
-            builder = PackBuilder(max_documents, lambda _: True)
-            tokens = budget.for_prefix(0)
+            builder = PackBuilder(max_documents, later)
+            tokens = budget.for_prefix(0 if later(request.prefix) else len(request.prefix))
         builder.add(request.prefix, document, index)
     if builder.documents:
         packs.append(builder.build())
