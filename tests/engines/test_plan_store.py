@@ -62,7 +62,8 @@ def place(tmp_path: Path) -> Path:
 def test_nothing_is_there_at_first(store: PlanStore, tmp_path: Path) -> None:
     assert store.find(KEY) is None
     assert store.stored() == []
-    assert store.forget([]) == []
+    assert store.bundles() == {}
+    store.forget(KEY.bundle)
     assert list(tmp_path.iterdir()) == []
 
 
@@ -266,13 +267,63 @@ def test_one_builds_at_a_time(store: PlanStore) -> None:
         pass
 
 
+def test_where_a_bundle_lay_is_known_from_the_first_step_on(store: PlanStore, tmp_path: Path) -> None:
+    with store.staging(KEY, NAMES, tmp_path / "first"):
+        assert store.stored() == []
+    assert store.bundles() == {KEY.bundle: tmp_path / "first"}
+    build(store, KEY, "unknown")  # does not forget it
+    assert store.bundles() == {KEY.bundle: tmp_path / "first"}
+    with store.staging(UPDATED, NAMES, tmp_path / "m\udcfcved"):  # a name that is not UTF-8
+        pass
+    assert store.bundles() == {KEY.bundle: tmp_path / "m\udcfcved"}
+    store.forget(KEY.bundle)
+    assert store.bundles() == {}
+    assert not (tmp_path / "state" / "plans" / KEY.bundle).exists()
+
+
+def test_a_set_is_tried_before_it_is_installed_and_may_be_thrown_away(store: PlanStore, place: Path) -> None:
+    first = build(store, KEY, "first")
+    with store.staging(KEY, NAMES) as staged:
+        for name in NAMES:
+            staged.path(name).write_text(f"second {name}")
+            staged.add(name, 1.5)
+        tried = staged.complete()
+        assert contents(tried) == "second text.plan"
+        assert store.find(KEY) == first
+        tried.attach("gate.json", "refused")
+        staged.discard()
+        assert list(staged.folder.iterdir()) == []
+    with store.staging(KEY, NAMES) as staged:
+        assert staged.finished == {}
+    assert build(store, KEY, "third").folder == store.find(KEY).folder
+    assert contents(store.find(KEY)) == "third text.plan"
+    assert contents(PlanSet(place / "previous", first.manifest)) == "first text.plan"
+
+
+def test_a_record_goes_with_the_set_into_service(store: PlanStore) -> None:
+    with store.staging(KEY, NAMES) as staged:
+        for name in NAMES:
+            staged.path(name).write_text(name)
+            staged.add(name, 1.5)
+        staged.complete().attach("gate.json", "passed")
+        installed = staged.install()
+    assert (installed.folder / "gate.json").read_text() == "passed"
+    installed.attach("gate.json", "again")
+    assert (installed.folder / "gate.json").read_text() == "again"
+    (installed.folder / "gate.json").unlink()
+    (installed.folder / "gate.json").mkdir()
+    with pytest.raises(StoreError, match="cannot be written"):
+        installed.attach("gate.json", "no")
+
+
 def test_plans_of_bundles_that_are_gone_are_removed(store: PlanStore, place: Path) -> None:
     gone = dataclasses.replace(KEY, bundle="9" * 64)
     build(store, KEY, "kept")
     build(store, gone, "gone")
     build(store, dataclasses.replace(gone, precision="fp16"), "gone")
     (place.parents[1] / "somebody's").mkdir()
-    assert store.forget([KEY.bundle]) == [gone.bundle]
+    assert store.bundles().keys() == {KEY.bundle, gone.bundle}
+    store.forget(gone.bundle)
     assert sorted(path.name for path in place.parents[1].iterdir()) == [KEY.bundle, "somebody's"]
     assert contents(store.find(KEY)) == "kept text.plan"
 

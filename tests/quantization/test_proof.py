@@ -25,7 +25,6 @@ from orin_rerank.evaluation.scoring import score_set
 from orin_rerank.graph.scheme import Mode
 from orin_rerank.lifecycle.calibrate import CalibrationOptions, CalibrationResult, calibrate
 from orin_rerank.lifecycle.judging import JudgedSet
-from orin_rerank.lifecycle.ledger import Ledger
 from orin_rerank.lifecycle.startup import load_model
 from orin_rerank.lifecycle.workbench import Workbench
 from orin_rerank.quantization.calibration_set import read_calibration_set
@@ -166,9 +165,7 @@ class TestOutliers:
 
 
 def _scored(bench: Workbench, runner: Runner, folder: Path) -> tuple[ScoredQuery, ...]:
-    ledger = Ledger(lambda *_: None)
     try:
-        with ledger.stage("scoring") as stage:
-            return JudgedSet.open(folder, least=50).score(runner, bench, ledger, stage)
+        return JudgedSet.open(folder, least=50).score(runner, bench.encoder, bench.budget, lambda *_: None).queries
     finally:
         runner.close()

@@ -2,11 +2,13 @@
 
 ::
 
+    <root>/plans/<digest of the bundle>/.bundle      where the bundle lay
     <root>/plans/<digest of the bundle>/<precision>/
         current -> 2-1f0c9a41d2e7      and the rest as `engines.generations` says
         2-1f0c9a41d2e7/
             manifest.json              the key, and the SHA-256 of every plan and of itself
             text.plan, vision.plan
+            gate.json                  of INT8: what its gate saw on this machine
 
 The set before the current one stays: after a system update is rolled back, that is the one that fits.
 
@@ -18,8 +20,10 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import os
 import re
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from orin_rerank.engines.bundle import hash_file
@@ -30,7 +34,6 @@ from orin_rerank.errors import InternalError, PlanError, StoreError
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Mapping
-    from pathlib import Path
 
     from orin_rerank.engines.plans import PlanKey
 
@@ -38,6 +41,8 @@ __all__ = ["PlanStore", "StagedPlans", "StoredPlans"]
 
 _BUNDLE: Final = re.compile(r"[0-9a-f]{64}")
 _PRECISION: Final = re.compile(r"[a-z0-9]+(-[a-z0-9]+)*")
+_ORIGIN: Final = ".bundle"
+"""Beside a bundle's places: where it lay."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,8 +111,8 @@ class StagedPlans:
             self._record()
         return entry
 
-    def install(self) -> PlanSet:
-        """Puts the set into service in place of the one that was.
+    def complete(self) -> PlanSet:
+        """The set where it was made, to be tried before it goes into service.
 
         Raises:
             InternalError: If a plan is missing.
@@ -117,9 +122,29 @@ class StagedPlans:
         if missing:
             raise InternalError(f"the set lacks {sorted(missing)}", item=str(self.folder))
         with self._place.writing():
-            manifest = self._record()
+            return PlanSet(self.folder, self._record())
+
+    def install(self) -> PlanSet:
+        """Puts the set into service in place of the one that was.
+
+        Raises:
+            InternalError: If a plan is missing.
+            StoreError: If the store cannot be written to.
+        """
+        manifest = self.complete().manifest
         digest = hashlib.sha256(manifest.to_json().encode()).hexdigest()
         return PlanSet(self._place.install(self.folder, digest), manifest)
+
+    def discard(self) -> None:
+        """Removes what was made, so that no later attempt goes on from it.
+
+        Raises:
+            StoreError: If the store cannot be written to.
+        """
+        self._finished.clear()
+        with self._place.writing():
+            for path in self.folder.iterdir():
+                path.unlink()
 
     def _record(self) -> PlanManifest:
         manifest = PlanManifest(self.key, dict(self._finished))
@@ -179,12 +204,13 @@ class PlanStore:
         return [stored for bundle in self._bundles() for place in self._places(bundle) for stored in _read(place)]
 
     @contextlib.contextmanager
-    def staging(self, key: PlanKey, names: Collection[str]) -> Iterator[StagedPlans]:
+    def staging(self, key: PlanKey, names: Collection[str], origin: Path | None = None) -> Iterator[StagedPlans]:
         """Lends a set of plans to make; what an earlier attempt at the same key finished is in it already.
 
         Args:
             key: What the plans depend on.
             names: The plans that the set must hold, such as `text.plan`.
+            origin: Where the bundle lies; kept, to tell later whether it is gone.
 
         Raises:
             StoreBusyError: If another process is making plans for this bundle.
@@ -192,28 +218,34 @@ class PlanStore:
         """
         place = self._place(key)
         with place.staging(key.digest[:12], resume=True) as folder:
+            if origin is not None:
+                with place.writing():
+                    replace_file(place.place.parent / _ORIGIN, os.fsencode(origin.absolute()))
             yield StagedPlans(folder, key, names, place)
 
-    def forget(self, keep: Collection[str]) -> list[str]:
-        """Removes the plans of bundles that are gone.
-
-        Args:
-            keep: Digests of the bundles that are not.
-
-        Returns:
-            Digests of the bundles whose plans were removed.
+    def bundles(self) -> dict[str, Path | None]:
+        """Digests of the bundles that plans were made of, or begun, and where each lay when that was done last.
 
         Raises:
-            StoreBusyError: If another process is making plans for such a bundle.
+            StoreError: If the store cannot be read.
+        """
+        return {digest: _origin(self._root / digest) for digest in self._bundles()}
+
+    def forget(self, bundle: str) -> None:
+        """Removes every plan of a bundle that is gone.
+
+        Args:
+            bundle: Its digest.
+
+        Raises:
+            StoreBusyError: If another process is making plans for it; some may be removed then.
             StoreError: If the store cannot be written to.
         """
-        gone = [digest for digest in self._bundles() if digest not in keep]
-        for digest in gone:
-            for place in self._places(digest):
-                place.remove()
-            with contextlib.suppress(OSError):  # not empty any more, perhaps; an empty folder harms nobody
-                (self._root / digest).rmdir()
-        return gone
+        for place in self._places(bundle):
+            place.remove()
+        with contextlib.suppress(OSError):  # not empty any more, perhaps; an empty folder harms nobody
+            (self._root / bundle / _ORIGIN).unlink(missing_ok=True)
+            (self._root / bundle).rmdir()
 
     def _bundles(self) -> list[str]:
         return [name for name in _names(self._root) if _BUNDLE.fullmatch(name)]
@@ -242,6 +274,13 @@ def _read(place: Generations) -> list[StoredPlans]:
         except PlanError as error:
             found.append(StoredPlans(*where, None, error))
     return found
+
+
+def _origin(folder: Path) -> Path | None:
+    try:
+        return Path(os.fsdecode((folder / _ORIGIN).read_bytes()))
+    except OSError:
+        return None
 
 
 def _names(folder: Path) -> list[str]:

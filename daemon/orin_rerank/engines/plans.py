@@ -18,8 +18,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from orin_rerank.engines.bundle import hash_file
+from orin_rerank.engines.durable import replace_file
 from orin_rerank.engines.sealed import seal, unseal
-from orin_rerank.errors import PlanError
+from orin_rerank.errors import PlanError, StoreError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -178,6 +179,22 @@ class PlanSet:
             raise PlanError(f"has {size} bytes, not {entry.bytes}", item=str(path))
         if digest != entry.sha256:
             raise PlanError("does not have the contents that the manifest names", item=str(path))
+
+    def attach(self, name: str, text: str) -> None:
+        """Writes a record beside the plans, whole or not at all.
+
+        Args:
+            name: Of the file, such as `gate.json`; replaced if it is there.
+            text: Its contents.
+
+        Raises:
+            StoreError: If it cannot be written.
+        """
+        path = self.folder / name
+        try:
+            replace_file(path, text.encode())
+        except OSError as error:
+            raise StoreError(f"cannot be written: {error.strerror}", item=str(path)) from error
 
     @property
     def bytes(self) -> int:

@@ -7,9 +7,11 @@
       -> profiles for the sizes that serving has
       -> the key; where plans of this key are installed and whole, there is nothing to do
       -> plan after plan, each in a process of its own; what is finished survives an interruption
+      -> INT8 has to pass its gate once more, on this GPU (`lifecycle.plan_judging`)
       -> installed as a set, in place of the one before
 
-INT8 comes first: it needs less memory, and is what is served.
+INT8 comes first: it needs less memory, and is what is served. What its gate refuses is installed with the record that
+says why, for the daemon to pass it over, unless plans for the same key that passed are in service: then those stay.
 """
 
 from __future__ import annotations
@@ -18,23 +20,31 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
 from orin_rerank.engines.settings import EngineSettings, PrecisionChoice
-from orin_rerank.engines.tensorrt.job import BuildJob
-from orin_rerank.errors import BundleError, PlanError, RefusedPrecisionError, SettingsError
+from orin_rerank.errors import (
+    BundleError,
+    CalibrationError,
+    DatasetError,
+    RefusedPrecisionError,
+    SettingsError,
+)
 from orin_rerank.graph.builder import Precision
+from orin_rerank.lifecycle.compilation import Compilation, CompiledEngine, CompileSpectator
 from orin_rerank.lifecycle.plan_work import EngineToCompile, PlanToCompile, engine_to_compile
 from orin_rerank.lifecycle.precision import HOW_TO_GET_INT8, find_int8
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-    from pathlib import Path
+    from collections.abc import Callable, Iterator
+    from typing import TypeAlias
 
     from orin_rerank.engines.bundle import Bundle
-    from orin_rerank.engines.plan_store import PlanStore, StagedPlans
-    from orin_rerank.engines.plans import PlanEntry, PlanSet
+    from orin_rerank.engines.plan_store import PlanStore
     from orin_rerank.engines.store import EngineStore
-    from orin_rerank.engines.tensorrt.builder import BuildReport, PlanBuilder
-    from orin_rerank.engines.tensorrt.job import BuildEvent
+    from orin_rerank.engines.tensorrt.builder import PlanBuilder
     from orin_rerank.lifecycle.compile_target import CompileTarget
+    from orin_rerank.lifecycle.plan_judging import PlanJudge
+    from orin_rerank.lifecycle.precision import TrustedInt8
+
+    OpenJudge: TypeAlias = Callable[[TrustedInt8], PlanJudge]
 
 __all__ = [
     "CompileOptions",
@@ -75,42 +85,6 @@ class CompileOptions:
             raise SettingsError(f"must be from 0 to 5, not {self.level}", item="level")
 
 
-@dataclass(frozen=True, slots=True)
-class CompiledEngine:
-    """Plans that are installed.
-
-    Attributes:
-        work: What was to be done.
-        plans: The set.
-        reports: What compiling took, by the plan's name; those that were there already are not among them.
-    """
-
-    work: EngineToCompile
-    plans: PlanSet
-    reports: dict[str, BuildReport]
-
-
-class CompileSpectator:
-    """Who is told how compiling gets on; this one does not care."""
-
-    def on_report(self, what: str) -> None:
-        """Something is being done before anything is compiled."""
-
-    def on_warning(self, warning: str) -> None:
-        """Something is not as it should be, but no reason to stop; a sentence."""
-
-    def on_work(self, work: Sequence[EngineToCompile]) -> None:
-        """This is what there is to do."""
-
-    def on_event(self, engine: EngineToCompile, plan: PlanToCompile, event: BuildEvent) -> None:
-        """The process that compiles a plan says something."""
-
-    def on_plan(
-        self, engine: EngineToCompile, plan: PlanToCompile, entry: PlanEntry, report: BuildReport | None
-    ) -> None:
-        """A plan is there; without a report, it was before."""
-
-
 def compile_bundle(
     source: Bundle,
     options: CompileOptions,
@@ -119,6 +93,7 @@ def compile_bundle(
     plans: PlanStore,
     builder: PlanBuilder,
     spectator: CompileSpectator | None = None,
+    open_judge: OpenJudge | None = None,
 ) -> list[CompiledEngine]:
     """Compiles and installs every plan that a bundle, and its INT8 engine if it has one, needs on a GPU.
 
@@ -132,28 +107,61 @@ def compile_bundle(
         plans: Where plans are.
         builder: Compiles.
         spectator: Told how it gets on.
+        open_judge: Makes what judges INT8 plans, as a rule by `PlanJudge.open`; what is not judged is not served. Not
+            called where plans are for another GPU.
+
+    Returns:
+        What is installed now, INT8 plans that were refused among them.
 
     Raises:
         BundleError: If the bundle is altered, an INT8 one itself, or has no graphs for TensorRT.
-        RefusedPrecisionError: If INT8 was asked for and there is none that can be trusted.
+        RefusedPrecisionError: If INT8 was asked for and there is none that can be trusted, or its plans are refused.
+        DatasetError, CalibrationError: If INT8 was asked for, and there is nothing to judge it by.
+        DeviceLostError: If the GPU is lost while plans are judged.
         BuildError: If a plan could not be compiled; see `PlanBuilder.build`.
         StoreError: If plans cannot be written, or another process is compiling for this bundle.
     """
     spectator = spectator or CompileSpectator()
     if source.manifest.source is not None:
         raise BundleError("is an INT8 engine; name the bundle that it was made from", item=str(source.folder))
-    found = list(_bundles(source, options.settings.precision, engines, spectator))
-    work = [engine_to_compile(bundle, precision, options.settings, target, plans) for bundle, precision in found]
+    wanted = options.settings.precision
+    found = list(_bundles(source, wanted, engines, spectator))
+    if target.sibling is None and open_judge is not None:
+        found = [one for one in found if _can_be_judged(one, open_judge, wanted, spectator)]
+    work = [engine_to_compile(one.bundle, one.precision, options.settings, target, plans) for one in found]
     spectator.on_work(work)
     cache = engines.root / "timing" / f"{target.runtime.replace(' ', '-')}.cache"
-    return [_Compilation(one, options, target, plans, builder, spectator, cache).run() for one in work]
+    compiled: list[CompiledEngine] = []
+
+    def make(one: _Found, todo: EngineToCompile) -> None:
+        making = Compilation(todo, options, target, plans, builder, spectator, cache, one.judge)
+        try:
+            compiled.append(making.run())
+            compiled[-1].check_gate()
+        except RefusedPrecisionError as error:
+            if wanted is PrecisionChoice.INT8:
+                raise
+            spectator.on_warning(str(error))
+
+    for one, todo in zip(found, work, strict=True):
+        make(one, todo)
+    return compiled
+
+
+@dataclass(slots=True)
+class _Found:
+    """A bundle whose graphs are to be compiled, verified."""
+
+    bundle: Bundle
+    precision: Precision
+    int8: TrustedInt8 | None = None
+    judge: PlanJudge | None = None
 
 
 def _bundles(
     source: Bundle, choice: PrecisionChoice, engines: EngineStore, spectator: CompileSpectator
-) -> list[tuple[Bundle, Precision]]:
-    """The bundles whose graphs are to be compiled, verified, each with what it computes in."""
-    found = []
+) -> Iterator[_Found]:
+    """The bundles whose graphs are to be compiled."""
     if choice is not PrecisionChoice.FULL:
         try:
             int8 = find_int8(source, engines, spectator.on_report)
@@ -163,78 +171,23 @@ def _bundles(
             spectator.on_warning(f"an INT8 engine is installed, but refused, and is not compiled: {error}")
             int8 = None
         if int8 is not None:
-            found.append((int8.bundle, Precision.INT8_FP16))
+            yield _Found(int8.bundle, Precision.INT8_FP16, int8)
         elif choice is PrecisionChoice.INT8:
             raise RefusedPrecisionError(f"no INT8 engine is installed for this bundle; {HOW_TO_GET_INT8}")
     if choice is not PrecisionChoice.INT8:
         source.verify(spectator.on_report)
-        found.append((source, Precision.FP16))
-    return found
+        yield _Found(source, Precision.FP16)
 
 
-class _Compilation:
-    """The making of one set of plans."""
-
-    def __init__(
-        self,
-        work: EngineToCompile,
-        options: CompileOptions,
-        target: CompileTarget,
-        store: PlanStore,
-        builder: PlanBuilder,
-        spectator: CompileSpectator,
-        timing_cache: Path,
-    ) -> None:
-        self._work = work
-        self._options = options
-        self._target = target
-        self._store = store
-        self._builder = builder
-        self._spectator = spectator
-        self._timing_cache = timing_cache
-        self._reports: dict[str, BuildReport] = {}
-
-    def run(self) -> CompiledEngine:
-        """Compiles what is missing, and installs the set."""
-        plans = None if self._options.again else self._installed()
-        if plans is None:
-            with self._store.staging(self._work.key, [plan.name for plan in self._work.plans]) as staged:
-                for plan in self._work.plans:
-                    self._make(plan, staged)
-                plans = staged.install()
-        else:
-            for plan in self._work.plans:
-                self._spectator.on_plan(self._work, plan, plans.manifest.plans[plan.name], None)
-        return CompiledEngine(self._work, plans, self._reports)
-
-    def _installed(self) -> PlanSet | None:
-        """The set, if it is installed and whole."""
-        try:
-            plans = self._store.find(self._work.key)
-            if plans is None:
-                return None
-            for plan in self._work.plans:
-                self._spectator.on_report(f"verifying {self._work.precision} {plan.name}")
-                plans.verify(plan.name)
-        except PlanError as error:
-            self._spectator.on_warning(f"{error}; it is compiled again")
-            return None
-        return plans
-
-    def _make(self, plan: PlanToCompile, staged: StagedPlans) -> None:
-        if entry := staged.finished.get(plan.name):
-            self._spectator.on_plan(self._work, plan, entry, None)
-            return
-        job = BuildJob(
-            plan.graph,
-            staged.path(plan.name),
-            plan.profiles,
-            self._options.workspace_bytes,
-            timing_cache=self._timing_cache,
-            level=self._options.level,
-            target=self._target.sibling,
-        )
-        report = self._builder.build(job, lambda event: self._spectator.on_event(self._work, plan, event))
-        self._reports[plan.name] = report
-        entry = staged.add(plan.name, report.done.seconds)
-        self._spectator.on_plan(self._work, plan, entry, report)
+def _can_be_judged(one: _Found, open_judge: OpenJudge, choice: PrecisionChoice, spectator: CompileSpectator) -> bool:
+    """Finds what judges INT8 before hours go into compiling it: without a verdict it would not be served."""
+    if one.int8 is None:
+        return True
+    try:
+        one.judge = open_judge(one.int8)
+    except (DatasetError, CalibrationError) as error:
+        if choice is PrecisionChoice.INT8:
+            raise
+        spectator.on_warning(f"INT8 is not compiled, since it could not be judged: {error}")
+        return False
+    return True

@@ -31,6 +31,7 @@ __all__ = [
     "find_int8",
     "passed_reason",
     "read_plan_gate",
+    "recorded_gate",
     "subject_of",
 ]
 
@@ -145,6 +146,20 @@ def subject_of(plans: PlanManifest, source: str) -> GateSubject:
     """
     digests = {name: entry.sha256 for name, entry in plans.plans.items()}
     return GateSubject(source, json_digest({"key": plans.key.digest, "plans": digests}))
+
+
+def recorded_gate(plans: PlanSet, source: str) -> GateRecord | None:
+    """What the gate saw of INT8 plans, which it may have refused; None if there is no record of these very plans.
+
+    Args:
+        plans: The plans.
+        source: Digest of the full-precision bundle.
+    """
+    try:
+        record = GateRecord.from_json((plans.folder / PLAN_GATE_FILE).read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError, RefusedPrecisionError):
+        return None
+    return record if record.subject == subject_of(plans.manifest, source) else None
 
 
 def read_plan_gate(plans: PlanSet, source: str) -> GateRecord:
