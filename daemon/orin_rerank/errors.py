@@ -24,8 +24,11 @@ Every error that a person can meet is an `OrinRerankError`. It carries
     ├── DatasetError                   an evaluation or calibration set is malformed
     ├── CalibrationError               a calibration set, its ranges or a plan cannot be used for this model
     ├── BundleError                    a model bundle is missing, incomplete or altered
+    │   ├── NewerBundleError           written by a later version in a format of its own
     │   └── RefusedPrecisionError      INT8 that did not pass its gate, or cannot show that it did
     ├── CheckpointError                a checkpoint cannot become a graph; names the key
+    ├── ExportError                    a bundle cannot be written where it should be; names the path
+    │   └── NoSpaceError, ExportBusyError
     ├── StoreError                     the engines that this machine has made cannot be read or written
     │   ├── StoreBusyError             another process is making one for the same bundle
     │   └── PlanError                  a compiled engine is damaged or is not for this machine: it must be built again
@@ -35,6 +38,8 @@ Every error that a person can meet is an `OrinRerankError`. It carries
     │   ├── MemoryShortError           a model does not fit into the memory that there is; carries the numbers
     │   └── BuildError                 a graph was not compiled to a plan
     │       └── GraphRefusedError, BuildOutOfMemoryError, BuildTimeoutError, BuildCancelledError
+    ├── BoardError                     power mode, clocks or a file of the board is not as it must be
+    │   └── BoardBusyError, RebootNeededError
     └── InternalError                  a bug of ours
 """
 
@@ -44,6 +49,8 @@ import enum
 from typing import ClassVar
 
 __all__ = [
+    "BoardBusyError",
+    "BoardError",
     "BuildCancelledError",
     "BuildError",
     "BuildOutOfMemoryError",
@@ -59,6 +66,8 @@ __all__ = [
     "EngineClosedError",
     "EngineError",
     "ErrorKind",
+    "ExportBusyError",
+    "ExportError",
     "GpuMissingError",
     "GraphRefusedError",
     "ImageAspectRatioError",
@@ -69,12 +78,15 @@ __all__ = [
     "InternalError",
     "InvalidRequestError",
     "MemoryShortError",
+    "NewerBundleError",
     "NoDocumentsError",
+    "NoSpaceError",
     "NonFiniteScoreError",
     "OrinRerankError",
     "OverloadedError",
     "PlanError",
     "PoolExhaustedError",
+    "RebootNeededError",
     "RefusedPrecisionError",
     "SelfTestError",
     "SettingsError",
@@ -264,6 +276,12 @@ class BundleError(OrinRerankError):
     code = "bundle"
 
 
+class NewerBundleError(BundleError):
+    """A bundle is in a format that only a later version of this program reads."""
+
+    code = "bundle_newer"
+
+
 class RefusedPrecisionError(BundleError):
     """An INT8 engine did not pass its gate, or nothing shows that it did; the message says why."""
 
@@ -282,6 +300,27 @@ class CheckpointError(OrinRerankError):
 
     kind = ErrorKind.DATA
     code = "checkpoint"
+
+
+class ExportError(OrinRerankError):
+    """A bundle cannot be written where it should be; the item names the path."""
+
+    kind = ErrorKind.DATA
+    code = "export"
+
+
+class NoSpaceError(ExportError):
+    """The disk has too little room for a bundle; what is written is kept, and the same command goes on from there."""
+
+    kind = ErrorKind.OVERLOADED
+    code = "no_space"
+
+
+class ExportBusyError(ExportError):
+    """Another process is writing a bundle to the same folder."""
+
+    kind = ErrorKind.OVERLOADED
+    code = "export_busy"
 
 
 class StoreError(OrinRerankError):
@@ -408,6 +447,27 @@ class BuildCancelledError(BuildError):
 
     kind = ErrorKind.UNAVAILABLE
     code = "build_cancelled"
+
+
+class BoardError(OrinRerankError):
+    """Power mode, clocks or a file of the board is not as it must be; names the file, mode or program."""
+
+    kind = ErrorKind.DATA
+    code = "board"
+
+
+class BoardBusyError(BoardError):
+    """The board does not take a setting yet, as happens early at boot; the same may succeed later."""
+
+    kind = ErrorKind.UNAVAILABLE
+    code = "board_busy"
+
+
+class RebootNeededError(BoardError):
+    """A power mode takes effect only when the board is started again."""
+
+    kind = ErrorKind.UNAVAILABLE
+    code = "reboot_needed"
 
 
 class InternalError(OrinRerankError):

@@ -64,8 +64,10 @@ def main() -> int:
         else:
             print(f"run {attempt}: margins, {abs(after - before).max()} off")
             return 0
-    model.engine.close()
-    print("closed")
+    try:
+        model.engine.close()
+    except DeviceLostError:
+        print("closed")
     return exit_code_of(last)
 
 

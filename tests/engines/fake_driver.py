@@ -82,7 +82,7 @@ class FakeDriver:
         self.memory: list[FakeMemory] = []
         self.broken: str | None = None
         self.out_of_memory_at: int | None = None
-        self._streams = 0
+        self._streams: list[FakeStream] = []
         self._next_address = 1 << 44
 
     def enter(self) -> None:
@@ -95,7 +95,7 @@ class FakeDriver:
             raise self.fails
         self.opened_by = threading.get_ident()
         self.opened += 1
-        return DeviceInfo(f"fake {ordinal}", (8, 7), self.integrated, 1 << 30, 12060)
+        return DeviceInfo(f"fake {ordinal}", (8, 7), self.integrated, 64 << 30, 12060)
 
     def close(self) -> None:
         self.closed += 1
@@ -118,8 +118,8 @@ class FakeDriver:
 
     def stream(self) -> FakeStream:
         self.enter()
-        self._streams += 1
-        return FakeStream(self, 0x1000 + self._streams)
+        self._streams.append(FakeStream(self, 0x1001 + len(self._streams)))
+        return self._streams[-1]
 
     def copy_to_device(self, address: int, source: np.ndarray, stream: FakeStream) -> None:
         self.enter()
@@ -137,7 +137,14 @@ class FakeDriver:
 
     def free_bytes(self) -> int:
         self.enter()
-        return (1 << 30) - sum(memory.host.nbytes for memory in self.memory)
+        return (64 << 30) - sum(memory.host.nbytes for memory in self.memory)
+
+    def synchronize(self) -> None:
+        self.enter()
+        for stream in self._streams:
+            left, stream.left = stream.left, []
+            for work in left:
+                work()
 
     def _at(self, address: int, nbytes: int) -> np.ndarray:
         for memory in self.memory:

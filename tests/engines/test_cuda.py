@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import importlib.util
+import os
+import signal
 import subprocess
 import sys
 import threading
 import time
+import weakref
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -14,8 +17,8 @@ import pytest
 
 from engines.fake_driver import ILLEGAL, CudaError, FakeDriver, FakeStream
 from orin_rerank.engines.cuda import CudaThread, Stream
-from orin_rerank.engines.cuda_driver import is_device_lost
-from orin_rerank.errors import DeviceLostError, EngineError
+from orin_rerank.engines.cuda_errors import is_device_lost
+from orin_rerank.errors import DeviceLostError, EngineClosedError, EngineError
 
 TESTS = Path(__file__).resolve().parents[1]
 
@@ -31,7 +34,7 @@ def test_every_call_comes_from_one_thread_and_the_context_is_released_once() -> 
     cuda.close()
     cuda.close()
     assert (driver.opened, driver.closed) == (1, 1)
-    with pytest.raises(EngineError, match="closed"):
+    with pytest.raises(EngineClosedError):
         cuda.call(lambda d: d.free_bytes())
 
 
@@ -166,27 +169,174 @@ def test_after_an_illegal_address_nothing_is_submitted_any_more() -> None:
         cuda.check()
     assert calls == []
     assert cuda.lost
-    cuda.close()
+    with pytest.raises(DeviceLostError, match="illegal memory access"):
+        cuda.close()
     assert driver.closed == 1  # a context that is left on pycuda's stack aborts the process
 
 
 def test_a_loss_that_another_library_met_counts() -> None:
     cuda = CudaThread(driver=FakeDriver())
     assert isinstance(cuda.lose("CUDA failure 700"), DeviceLostError)
-    with pytest.raises(DeviceLostError, match="700"):
-        cuda.call(lambda _: None)
+    for use in (lambda: cuda.call(lambda _: None), cuda.close):
+        with pytest.raises(DeviceLostError, match="700"):
+            use()
+
+
+def test_a_loss_that_tensorrt_met_in_a_call_counts() -> None:
+    cuda = CudaThread(driver=FakeDriver())
+
+    def load(_: object) -> None:
+        raise DeviceLostError("no engine", item="text.plan")
+
+    with pytest.raises(DeviceLostError):
+        cuda.call(load)
+    assert cuda.lost
+    with pytest.raises(DeviceLostError, match=r"text\.plan: no engine"):
+        cuda.close()
+
+
+@pytest.mark.parametrize("broken", [ILLEGAL, "cuCtxDestroy failed: what no list has"])
+def test_a_loss_that_only_the_release_meets_is_told(broken: str) -> None:
+    driver = FakeDriver()
+    cuda = CudaThread(driver=driver)
+    driver.broken = broken
+    if broken == ILLEGAL:
+        with pytest.raises(DeviceLostError):
+            cuda.close()
+    else:
+        cuda.close()
+    assert driver.closed == 1
+
+
+@pytest.mark.parametrize("call", ["record", "done"])
+def test_a_stream_whose_end_cannot_be_told_is_a_loss_whatever_the_error_says(call: str) -> None:
+    """A call without arguments failed, so the device did; and what it still writes to, nobody knows."""
+    driver = FakeDriver()
+    cuda = CudaThread(driver=driver)
+
+    def enqueue(_: object, raw: FakeStream) -> None:
+        def fail() -> bool:
+            raise CudaError("cuEventQuery failed: an error that no list has")
+
+        setattr(raw, call, fail)
+
+    for use in (lambda: cuda.run(cuda.stream(), enqueue), cuda.close):
+        with pytest.raises(DeviceLostError, match="no list has"):
+            use()
+
+
+def test_a_stream_that_comes_to_no_end_is_a_loss() -> None:
+    cuda = CudaThread(driver=FakeDriver(stream_s=600), answer_s=0.2)
+    begin = time.monotonic()
+    with pytest.raises(DeviceLostError, match=r"not come to its end in 0\.2 s"):
+        cuda.run(cuda.stream(), lambda _, __: None)
+    with pytest.raises(DeviceLostError):
+        cuda.close()
+    assert time.monotonic() - begin < 5
+
+
+@pytest.mark.parametrize("lost", [True, False])
+def test_a_driver_that_never_answers_does_not_hold_up_the_end(lost: bool) -> None:
+    class Hanging(FakeDriver):
+        def close(self) -> None:
+            threading.Event().wait()
+
+    cuda = CudaThread(driver=Hanging(), answer_s=0.5)
+    if lost:
+        cuda.lose("gone")
+    begin = time.monotonic()
+    with pytest.raises(DeviceLostError, match="gone" if lost else "does not come to an end"):
+        cuda.close()
+    assert time.monotonic() - begin < 5
+
+
+def test_what_must_go_before_the_context_goes_in_its_thread_the_last_first() -> None:
+    driver = FakeDriver()
+    cuda = CudaThread(driver=driver)
+    gone: list[int] = []
+
+    def free(number: int) -> None:
+        driver.enter()
+        gone.append(number)
+        if number == 1:
+            raise CudaError("cuMemFree failed: invalid argument")
+
+    for number in range(3):
+        cuda.at_end(lambda n=number: free(n))
+    cuda.close()
+    assert gone == [2, 1, 0]
+    cuda = CudaThread(driver=FakeDriver())
+    cuda.at_end(lambda: gone.append(3))
+    cuda.lose("gone")
+    with pytest.raises(DeviceLostError):
+        cuda.close()
+    assert 3 not in gone
+
+
+def test_what_an_error_holds_goes_in_the_thread_and_at_once() -> None:
+    """A context of TensorRT's in the frame of a failed call would outlive its memory, and go in any thread."""
+    ends: list[int] = []
+
+    class Thing:
+        pass
+
+    def fail(_: object, __: object = None) -> None:
+        thing = Thing()
+        weakref.finalize(thing, lambda: ends.append(threading.get_ident()))
+        try:
+            raise KeyError("inner")  # noqa: TRY301
+        except KeyError as error:
+            raise EngineError("outer") from error
+
+    driver = FakeDriver()
+    cuda = CudaThread(driver=driver)
+    with pytest.raises(EngineError) as one:
+        cuda.call(fail)
+    with pytest.raises(EngineError) as two:
+        cuda.run(cuda.stream(), fail)
+    assert ends == [driver.opened_by] * 2
+    assert (one.value.message, two.value.message) == ("outer", "outer")
     cuda.close()
 
 
+def test_ctrl_c_waits_for_what_was_enqueued() -> None:
+    cuda = CudaThread(driver=FakeDriver(stream_s=0.3))
+    stream, done = cuda.stream(), []
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    timer = threading.Timer(0.1, lambda: os.kill(os.getpid(), signal.SIGINT))
+    try:
+        timer.start()
+        with pytest.raises(KeyboardInterrupt):
+            cuda.run(stream, lambda _, raw: raw.left.append(lambda: done.append("written")))
+        assert done == ["written"]
+    finally:
+        timer.join()
+        signal.signal(signal.SIGINT, before)
+    cuda.close()
+
+
+def test_streams_that_are_at_work_come_to_their_end_first() -> None:
+    cuda = CudaThread(driver=FakeDriver(stream_s=0.2))
+    stream, done = cuda.stream(), []
+    cuda.at_end(lambda: done.append("freed"))
+    with ThreadPoolExecutor(1) as threads:
+        running = threads.submit(cuda.run, stream, lambda _, raw: raw.left.append(lambda: done.append("written")))
+        while not cuda._waiting:
+            time.sleep(0.01)
+        cuda.close()
+        assert running.result(5) is None
+    assert done == ["written", "freed"]
+
+
 def test_who_waits_when_it_closes_gets_an_error() -> None:
-    cuda = CudaThread(driver=FakeDriver(stream_s=60))
+    cuda = CudaThread(driver=FakeDriver(stream_s=60), finish_s=0.05)
     stream = cuda.stream()
     with ThreadPoolExecutor(2) as threads:
         waiting = [threads.submit(cuda.run, stream, lambda _, __: None) for _ in range(2)]
         time.sleep(0.05)
         cuda.close()
         for future in waiting:
-            with pytest.raises(EngineError, match="closed"):
+            with pytest.raises(EngineClosedError):
                 future.result(5)
 
 

@@ -11,7 +11,7 @@ import pytest
 
 from orin_rerank.engines.memory import ALIGNMENT, PlainBlock
 from orin_rerank.engines.pool import BufferPool, ImageCapacity, PackCapacity
-from orin_rerank.errors import EngineError, InternalError, PoolExhaustedError
+from orin_rerank.errors import EngineClosedError, EngineError, InternalError, PoolExhaustedError
 from orin_rerank.packing.arrays import PackLayout
 from orin_rerank.packing.pack import Pack, PackGroup
 from packing.segments import image, segment, text_segment
@@ -214,11 +214,67 @@ def test_a_slot_is_known_by_its_arrays() -> None:
         pool.slot_of(np.zeros(3))
 
 
+class CountedBlock(PlainBlock):
+    closed = 0
+
+    def close(self) -> None:
+        self.closed += 1
+
+
 def test_memory_that_is_lent_is_not_freed() -> None:
-    pool = BufferPool(CAPACITY, 2, 0.05)
-    with pool.lend(layout(3)), pytest.raises(InternalError, match="1 buffers are in use"):
+    blocks: list[CountedBlock] = []
+
+    def allocate(nbytes: int) -> CountedBlock:
+        blocks.append(CountedBlock(nbytes))
+        return blocks[-1]
+
+    pool = BufferPool(CAPACITY, 2, 0.05, allocate=allocate)
+    (block,) = blocks
+    with pool.lend(layout(3)), pytest.raises(EngineError, match="1 of 2 buffers are in use"):
         pool.close()
+    assert block.closed == 0
     pool.close()
     pool.close()
-    with pytest.raises(PoolExhaustedError), pool.lend(layout(3)):
+    assert (block.closed, pool.counters.used) == (1, 0)
+
+
+def test_closing_waits_for_who_has_a_slot_and_turns_away_who_wants_one() -> None:
+    pool = BufferPool(CAPACITY, 1, 20.0)
+    lent, give_back, log = threading.Event(), threading.Event(), []
+
+    def borrow() -> None:
+        with pool.lend(layout(3)) as arrays:
+            lent.set()
+            give_back.wait()
+            arrays.margin[:] = 1.0
+            log.append("given back")
+
+    def want() -> None:
+        try:
+            with pool.lend(layout(3)):
+                log.append("lent")
+        except EngineClosedError:
+            log.append("turned away")
+
+    def close() -> None:
+        pool.close()
+        log.append("closed")
+
+    borrower = threading.Thread(target=borrow)
+    borrower.start()
+    lent.wait()
+    waiter = threading.Thread(target=want)
+    waiter.start()
+    while not pool.counters.waits:
+        time.sleep(0.01)
+    closer = threading.Thread(target=close)
+    closer.start()
+    waiter.join(10)  # long before its time is over
+    want()
+    assert log == ["turned away", "turned away"]
+    give_back.set()
+    for thread in (borrower, closer):
+        thread.join(10)
+    assert log[2:] == ["given back", "closed"]
+    with pytest.raises(EngineClosedError), pool.lend(layout(3)):
         pass

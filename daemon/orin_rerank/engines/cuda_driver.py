@@ -6,7 +6,6 @@ all that is made in one, belong to a thread. `engines.cuda.CudaThread` is that t
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
@@ -19,7 +18,7 @@ if TYPE_CHECKING:
 
     from orin_rerank.prompt.encoded import UInt8Array
 
-__all__ = ["DeviceInfo", "DeviceMemory", "Driver", "DriverStream", "HostMemory", "PyCudaDriver", "is_device_lost"]
+__all__ = ["DeviceInfo", "DeviceMemory", "Driver", "DriverStream", "HostMemory", "PyCudaDriver"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,29 +117,12 @@ class Driver(Protocol):
     def free_bytes(self) -> int:
         """Memory of the device that nobody has taken."""
 
+    def synchronize(self) -> None:
+        """Waits for all that anybody has enqueued in the context, other libraries too."""
+
 
 _NON_BLOCKING: Final = 1
 """`CU_STREAM_NON_BLOCKING`, which pycuda has no name for: does not wait for the null stream, nor it for this one."""
-
-_LOST: Final = re.compile(
-    # Each is a state from which a context does not come back (cuda.h says of them "the context cannot be used" or
-    # "must be destroyed"), in the driver's words, by the enumerators' names, or by the runtime's number as ONNX
-    # Runtime gives it. Running out of memory (2), a bad argument (1) or a busy device are not among them.
-    r"illegal memory access|an illegal instruction|misaligned address|unspecified launch failure|launch timed out"
-    r"|hardware stack error|invalid program counter|operation not supported on global/shared address space"
-    r"|device-side assert|uncorrectable|context is destroyed|GPU is lost|fallen off the bus|device (is |was )?lost"
-    r"|external device not ready|unload of CUDA|driver shutting down|tensor memory leak|contained error"
-    r"|ILLEGAL_ADDRESS|ILLEGAL_INSTRUCTION|MISALIGNED_ADDRESS|LAUNCH_FAILED|LAUNCH_TIMEOUT|HARDWARE_STACK_ERROR"
-    r"|INVALID_PC|INVALID_ADDRESS_SPACE|CUDA_ERROR_ASSERT|ECC_UNCORRECTABLE|NVLINK_UNCORRECTABLE|CONTEXT_IS_DESTROYED"
-    r"|CUDA_ERROR_DEINITIALIZED|CUDA_ERROR_UNKNOWN"
-    r"|CUDA (?:failure|error)[ :]+(?:4|214|220|226|700|702|709|710|714|715|716|717|718|719|721|999)\b",
-    re.IGNORECASE,
-)
-
-
-def is_device_lost(message: str) -> bool:
-    """Whether a message of CUDA's, ONNX Runtime's or TensorRT's means that the context computes nothing right again."""
-    return _LOST.search(message) is not None
 
 
 class _PageLocked:
@@ -255,3 +237,7 @@ class PyCudaDriver:
     def free_bytes(self) -> int:
         """Memory of the device that nobody has taken."""
         return int(self._cuda.mem_get_info()[0])
+
+    def synchronize(self) -> None:
+        """Waits for all work in the context."""
+        self._cuda.Context.synchronize()

@@ -12,7 +12,7 @@ from orin_rerank.prompt.patches import write_patches
 from orin_rerank.prompt.vision import VisionGeometry
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
     from typing import TypeAlias
 
     from orin_rerank.engines.pool import ImageArrays, ImageCapacity
@@ -23,7 +23,15 @@ if TYPE_CHECKING:
 
     NamedArrays: TypeAlias = dict[str, npt.NDArray[Any]]
 
-__all__ = ["image_batches", "image_features", "image_inputs", "images_per_run", "pack_inputs", "pack_outputs"]
+__all__ = [
+    "image_batches",
+    "image_features",
+    "image_inputs",
+    "images_per_run",
+    "mark_unwritten",
+    "pack_inputs",
+    "pack_outputs",
+]
 
 _TEXT: Final = ("ids", "cos", "sin", "prefix_id", "document_id", "last", "known", "known_id", "keep")
 _VISUAL: Final = ("visual_index", "visual")
@@ -46,6 +54,23 @@ def pack_inputs(arrays: PackArrays, *, visual: bool) -> NamedArrays:
 def pack_outputs(arrays: PackArrays) -> NamedArrays:
     """The decoder's outputs."""
     return {"margin": arrays.margin, "kept": arrays.kept}
+
+
+def mark_unwritten(outputs: Mapping[str, npt.NDArray[Any]]) -> list[npt.NDArray[Any]]:
+    """Writes NaN to where a run must write, so that a run that wrote nothing leaves no results of the one before.
+
+    All margins, and each last row of image features; the runner finds what is no number. Keys and values are not
+    marked: margins are computed from them.
+
+    Returns:
+        What was written to, contiguous: where the engine has a copy of the buffers it must learn of it.
+    """
+    marked = [outputs[name] for name in ("margin",) if name in outputs]
+    if "features" in outputs:
+        marked += list(outputs["features"][:, -1])
+    for array in marked:
+        array.fill(np.nan)
+    return marked
 
 
 def images_per_run(images: Sequence[EncodedImage], capacity: ImageCapacity) -> int:

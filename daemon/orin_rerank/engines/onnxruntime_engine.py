@@ -12,12 +12,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from orin_rerank.engines.cuda import as_engine_error
+from orin_rerank.engines.cuda_errors import as_engine_error
 from orin_rerank.engines.feeding import (
     image_batches,
     image_features,
     image_inputs,
     images_per_run,
+    mark_unwritten,
     pack_inputs,
     pack_outputs,
 )
@@ -134,14 +135,14 @@ class OnnxRuntimeEngine:
         return [features for batch in batches for features in self._encode(batch, probe)]
 
     def close(self) -> None:
-        """Frees the sessions, then the buffers, then the GPU."""
+        """Waits for the runs in flight, then frees the sessions, the buffers and the GPU; see `Engine.close`."""
+        self._pool.drain()
         self._text = self._vision = None
-        if self._cuda is None:
-            return
         try:
             self._pool.close()
         finally:
-            self._cuda.close()
+            if self._cuda is not None:
+                self._cuda.close()
 
     def _session(self, graph: Path, weights: Path | None) -> Any:
         return cpu_session(graph, weights) if self._cuda is None else cuda_session(graph, weights, self._cuda.ordinal)
@@ -178,7 +179,7 @@ class OnnxRuntimeEngine:
                 binding.bind_input(name, "cpu", 0, array.dtype, array.shape, array.ctypes.data)
             for name in probe.outputs:
                 binding.bind_output(name, "cpu")
-        self._transfer(block.enqueue_upload, inputs.values())
+        self._transfer(block.enqueue_upload, [*inputs.values(), *mark_unwritten(outputs)])
         self._compute(session, binding)
         self._transfer(block.enqueue_download, outputs.values())
         if probe is not None:
@@ -206,6 +207,9 @@ class OnnxRuntimeEngine:
             session.run_with_iobinding(binding)
         except Exception as error:  # see onnxruntime_sessions._session
             typed = as_engine_error(error, "ONNX Runtime failed")
-            if self._cuda is not None and isinstance(typed, DeviceLostError):
-                raise self._cuda.lose(typed.message) from error
+            if self._cuda is not None:
+                if isinstance(typed, DeviceLostError):
+                    raise self._cuda.lose(typed.message) from error
+                # What it had begun may still use the buffers; and its words may not tell that the GPU is lost.
+                self._cuda.call(lambda driver: driver.synchronize())
             raise typed from error

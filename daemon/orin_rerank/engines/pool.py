@@ -4,6 +4,9 @@ The block is cut into slots, and a slot into a region for each array at its larg
 of its own exact shape from the start of each region, so nothing is allocated, and nothing moves, while requests are
 served. A pack's regions and those of a run of the vision encoder lie over each other: a slot is lent for one or the
 other.
+
+Memory goes back only when nobody has any of it: an engine that is closed first drains its pool. From then on nothing is
+lent, who waits for a slot is told so, and who has one is waited for.
 """
 
 from __future__ import annotations
@@ -27,7 +30,7 @@ from orin_rerank.engines.capacity import (
     slot_bytes,
 )
 from orin_rerank.engines.memory import Block, PlainBlock
-from orin_rerank.errors import InternalError, PoolExhaustedError
+from orin_rerank.errors import EngineClosedError, EngineError, InternalError, PoolExhaustedError
 from orin_rerank.packing.arrays import PackArrays, PackLayout
 
 if TYPE_CHECKING:
@@ -147,7 +150,7 @@ class BufferPool:
     Args:
         capacity: Of each slot, for packs.
         slots: How many.
-        timeout_s: How long to wait for one.
+        timeout_s: How long to wait for one; and, at the end, for those that are lent.
         images: Of each slot, for runs of the vision encoder; None for a text-only model.
         allocate: Where the block comes from; called once.
     """
@@ -169,7 +172,8 @@ class BufferPool:
         self.block = allocate(self._slot_bytes * slots)
         pieces = self.block.host.reshape(slots, self._slot_bytes)
         self._free = [_Slot(piece, capacity, images) for piece in pieces]
-        self._closed = False
+        self._draining = self._closed = False
+        self._used = 0
         self._high_water = 0
         self._waits = 0
         self._changed = threading.Condition()
@@ -178,8 +182,7 @@ class BufferPool:
     def counters(self) -> PoolCounters:
         """The pool's state now."""
         with self._changed:
-            used = self._slots - len(self._free)
-            return PoolCounters(self.block.host.nbytes, self._slots, used, self._high_water, self._waits)
+            return PoolCounters(self.block.host.nbytes, self._slots, self._used, self._high_water, self._waits)
 
     @contextlib.contextmanager
     def lend(self, layout: PackLayout) -> Iterator[PackArrays]:
@@ -187,6 +190,7 @@ class BufferPool:
 
         Raises:
             PoolExhaustedError: If none became free in time.
+            EngineClosedError: If the pool is drained or closed.
         """
         with self._lent() as slot:
             yield slot.arrays(layout)
@@ -201,6 +205,7 @@ class BufferPool:
 
         Raises:
             PoolExhaustedError: If none became free in time.
+            EngineClosedError: If the pool is drained or closed.
         """
         with self._lent() as slot:
             yield slot.image_arrays(images, patches)
@@ -216,18 +221,31 @@ class BufferPool:
             raise InternalError("an array lies in no slot of the pool")
         return int(offset // self._slot_bytes)
 
-    def close(self) -> None:
-        """Gives the memory back.
+    def drain(self) -> None:
+        """Lends nothing any more, and waits until all that is lent has come back.
 
         Raises:
-            InternalError: If a slot is lent: its borrower would write to memory that is another's.
+            EngineError: If something is still lent when the time is over. What its borrower uses may not be freed; the
+                pool can be drained again.
         """
+        with self._changed:
+            self._draining = True
+            self._changed.notify_all()
+            if not self._changed.wait_for(lambda: not self._used, self._timeout_s):
+                raise EngineError(
+                    f"{self._used} of {self._slots} buffers are in use after {self._timeout_s:g} s and cannot be freed"
+                )
+
+    def close(self) -> None:
+        """Drains the pool and gives the memory back.
+
+        Raises:
+            EngineError: If something is still lent, as `drain` says; nothing is given back then.
+        """
+        self.drain()
         with self._changed:
             if self._closed:
                 return
-            used = self._slots - len(self._free)
-            if used:
-                raise InternalError(f"{used} buffers are in use and cannot be freed")
             self._closed = True
             self._free.clear()
         self.block.close()
@@ -240,18 +258,22 @@ class BufferPool:
         finally:
             with self._changed:
                 self._free.append(slot)
-                self._changed.notify()
+                self._used -= 1
+                self._changed.notify_all()
 
     def _take(self) -> _Slot:
         deadline = time.monotonic() + self._timeout_s
         with self._changed:
-            if not self._free:
+            if not self._free and not self._draining:
                 self._waits += 1
-            while not self._free:
+            while not self._draining and not self._free:
                 left = deadline - time.monotonic()
                 if left <= 0:
                     raise PoolExhaustedError(f"none of {self._slots} buffers became free in {self._timeout_s:g} s")
                 self._changed.wait(left)
+            if self._draining:
+                raise EngineClosedError("the engine has been closed")
             slot = self._free.pop()
-            self._high_water = max(self._high_water, self._slots - len(self._free))
+            self._used += 1
+            self._high_water = max(self._high_water, self._used)
             return slot

@@ -95,4 +95,12 @@ class Engine(Protocol):
         """
 
     def close(self) -> None:
-        """Frees what the engine holds; it may not be used afterwards."""
+        """Frees what the engine holds; it may not be used afterwards.
+
+        From now on no buffers are lent: who waits for some, or asks, gets EngineClosedError. Who has some may finish.
+
+        Raises:
+            EngineError: If buffers are still lent when the time for that is over. What their borrower uses may not be
+                freed, so nothing is; the engine can be closed again, or the process be ended at once.
+            DeviceLostError: If the GPU has been lost, now or before. What was on it goes with the process.
+        """

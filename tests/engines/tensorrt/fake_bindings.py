@@ -9,6 +9,7 @@ What is demanded is taken from NvInferRuntime.h and the sources of the bindings,
 
 from __future__ import annotations
 
+import base64
 import enum
 import json
 import threading
@@ -17,74 +18,23 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import onnx
 import onnxruntime as ort
-from onnx import TensorProto
 
 from engines.fake_driver import FakeDriver, FakeStream
+from engines.tensorrt.fake_plan import KINDS, write_plan
 from orin_rerank.engines.memory import ALIGNMENT
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
-    from orin_rerank.engines.tensorrt.profiles import ShapeProfile
+    from collections.abc import Callable
 
 __all__ = ["FakeGpu", "FakeRuntime", "Strategy", "write_plan"]
 
-_KINDS = {
-    TensorProto.FLOAT: "FLOAT",
-    TensorProto.FLOAT16: "HALF",
-    TensorProto.INT32: "INT32",
-    TensorProto.INT64: "INT64",
-    TensorProto.INT8: "INT8",
-}
 _NUMPY = {"FLOAT": np.float32, "HALF": np.float16, "INT32": np.int32, "INT64": np.int64, "INT8": np.int8}
 
-DataType = enum.Enum("DataType", [*_KINDS.values(), "BF16"])
+DataType = enum.Enum("DataType", [*KINDS.values(), "BF16"])
 TensorIOMode = enum.Enum("TensorIOMode", ["NONE", "INPUT", "OUTPUT"])
 TensorLocation = enum.Enum("TensorLocation", ["DEVICE", "HOST"])
 Strategy = enum.Enum("Strategy", ["STATIC", "ON_PROFILE_CHANGE", "USER_MANAGED"])
-
-
-def write_plan(
-    path: Path,
-    graph: Path,
-    profiles: Sequence[ShapeProfile],
-    *,
-    scratch: Sequence[int] | None = None,
-    weights: Path | None = None,
-) -> Path:
-    """Writes what stands for a compiled graph.
-
-    Args:
-        path: Where to.
-        graph: The ONNX graph.
-        profiles: For which sizes.
-        scratch: Bytes of scratch memory that each profile needs.
-        weights: Folder of the weight file, where it does not lie beside the graph.
-    """
-    model = onnx.load(graph, load_external_data=False)
-
-    def tensors(values: Sequence[onnx.ValueInfoProto]) -> dict[str, Any]:
-        return {
-            v.name: {
-                "kind": _KINDS[v.type.tensor_type.elem_type],
-                "shape": [d.dim_param or d.dim_value for d in v.type.tensor_type.shape.dim],
-            }
-            for v in values
-        }
-
-    inputs = tensors(model.graph.input)
-    value = {
-        "graph": str(graph),
-        "weights": None if weights is None else str(weights),
-        "inputs": inputs,
-        "outputs": tensors(model.graph.output),
-        "profiles": [{name: p.shapes(spec["shape"]) for name, spec in inputs.items()} for p in profiles],
-        "scratch": list(scratch or [1 << (10 + i) for i in range(len(profiles))]),
-    }
-    path.write_text(json.dumps(value))
-    return path
 
 
 class FakeGpu(FakeDriver):
@@ -94,10 +44,13 @@ class FakeGpu(FakeDriver):
         calls: Name of every call of TensorRT, in order.
         failing: Why the next call of a name does not succeed: the error that TensorRT logs.
         spared: How many calls of that name go well before.
+        computes_nothing: Whether runs are taken, and said to be done, but write nothing.
         log: Where its errors go.
         contexts: Those that are alive.
         engines: Likewise.
-        strays: How many of either went in a thread without the CUDA context, or a context after its scratch memory.
+        runtimes: Likewise.
+        strays: How many of them went in a thread without the CUDA context, a context after its scratch memory, or a
+            runtime before what was made of it.
     """
 
     def __init__(self, *, integrated: bool = True, stream_s: float = 0.0) -> None:
@@ -108,7 +61,9 @@ class FakeGpu(FakeDriver):
         self.log: Callable[[str], None] = lambda _: None
         self.contexts: weakref.WeakSet[FakeContext] = weakref.WeakSet()
         self.engines: weakref.WeakSet[FakeEngine] = weakref.WeakSet()
+        self.runtimes: weakref.WeakSet[FakeRuntime] = weakref.WeakSet()
         self.strays = 0
+        self.computes_nothing = False
         self.streams: dict[int, FakeStream] = {}
 
     def stream(self) -> FakeStream:
@@ -145,13 +100,21 @@ class FakeGpu(FakeDriver):
 
 
 class FakeRuntime:
-    """`tensorrt.Runtime`."""
+    """`tensorrt.Runtime`; it belongs to the CUDA context that it was made in."""
 
     def __init__(self, gpu: FakeGpu, say: Callable[[str, str], None]) -> None:
         self.gpu = gpu
+        assert gpu.opened_by == threading.get_ident(), "a runtime made in a thread without the context"
+        self.context = gpu.opened
+        gpu.runtimes.add(self)
         gpu.log = lambda text: say("ERROR", text)
 
+    def __del__(self) -> None:
+        self.gpu.went()
+        self.gpu.strays += len(self.gpu.engines) + len(self.gpu.contexts)
+
     def deserialize_cuda_engine(self, serialized_engine: Any) -> FakeEngine | None:
+        assert self.context == self.gpu.opened, "a runtime of a context that is gone"
         with memoryview(serialized_engine) as view:
             text = bytes(view)
         if not self.gpu.called("deserialize_cuda_engine"):
@@ -302,6 +265,8 @@ class FakeContext:
         ]
         if missing:
             return self.gpu.refuse(f"Error Code 3: not specified: {missing}")
+        if self.gpu.computes_nothing:
+            return True
         # What was bound when the run was enqueued is what it works on, whatever the context is told afterwards.
         inputs = {name: self._array(name, self.shapes[name]) for name in engine.plan["inputs"]}
         outputs = {name: self._array(name, tuple(self.get_tensor_shape(name))) for name in engine.plan["outputs"]}
@@ -337,5 +302,5 @@ def _session(plan: dict[str, Any]) -> Any:
     source: str | bytes = plan["graph"]
     if plan["weights"] is not None:
         options.add_session_config_entry("session.model_external_initializers_file_folder_path", plan["weights"])
-        source = Path(plan["graph"]).read_bytes()
+        source = base64.b64decode(plan["model"]) if plan["model"] else Path(plan["graph"]).read_bytes()
     return ort.InferenceSession(source, options, providers=["CPUExecutionProvider"])

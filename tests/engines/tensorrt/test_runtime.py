@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import json
 import mmap
@@ -15,7 +16,7 @@ from onnx import TensorProto, helper
 
 from engines.tensorrt.fake_bindings import FakeGpu, FakeRuntime, Strategy, write_plan
 from orin_rerank.engines.cuda import CudaThread
-from orin_rerank.engines.cuda_driver import is_device_lost
+from orin_rerank.engines.cuda_errors import is_device_lost
 from orin_rerank.engines.memory import MappedBlock
 from orin_rerank.engines.tensorrt.journal import Journal
 from orin_rerank.engines.tensorrt.profiles import Extent, ShapeProfile
@@ -56,13 +57,15 @@ def gpu() -> FakeGpu:
 def cuda(gpu: FakeGpu) -> Iterator[CudaThread]:
     thread = CudaThread(driver=gpu)
     yield thread
-    thread.close()
+    with contextlib.suppress(DeviceLostError):
+        thread.close()
 
 
 @pytest.fixture
 def load(gpu: FakeGpu, cuda: CudaThread) -> Callable[[Path], LoadedPlan]:
     journal = Journal()
-    runtime = PlanRuntime(FakeRuntime(gpu, journal.say), Strategy, journal)
+    runtime = cuda.call(lambda _: PlanRuntime(FakeRuntime(gpu, journal.say), Strategy, journal))
+    cuda.at_end(runtime.close)
 
     def load(path: Path) -> LoadedPlan:
         with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as mapping:

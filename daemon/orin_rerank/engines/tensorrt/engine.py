@@ -9,27 +9,29 @@ from __future__ import annotations
 
 import contextlib
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 
+from orin_rerank.engines.cuda_errors import let_go
 from orin_rerank.engines.feeding import (
     image_batches,
     image_features,
     image_inputs,
     images_per_run,
+    mark_unwritten,
     pack_inputs,
     pack_outputs,
 )
 from orin_rerank.engines.memory import ALIGNMENT, cuda_block
 from orin_rerank.engines.pool import BufferPool, ImageCapacity
 from orin_rerank.engines.port import EngineInfo
-from orin_rerank.engines.tensorrt.runtime import DeviceArray, PlanLane, let_go
-from orin_rerank.errors import DeviceLostError, InternalError, PlanError
+from orin_rerank.engines.tensorrt.runtime import DeviceArray, PlanLane
+from orin_rerank.errors import InternalError, PlanError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
     from contextlib import AbstractContextManager
     from typing import TypeAlias
 
@@ -47,8 +49,6 @@ if TYPE_CHECKING:
 
 __all__ = ["TensorRtEngine"]
 
-_T = TypeVar("_T")
-
 
 @dataclass(frozen=True, slots=True)
 class _Lane:
@@ -58,6 +58,14 @@ class _Lane:
     scratch: DeviceMemory | None
     text: PlanLane
     vision: PlanLane | None
+
+    def free(self) -> None:
+        """Frees the contexts, and after them the memory that they use. In the CUDA thread."""
+        self.text.close()
+        if self.vision is not None:
+            self.vision.close()
+        if self.scratch is not None:
+            self.scratch.free()
 
 
 class TensorRtEngine:
@@ -100,7 +108,7 @@ class TensorRtEngine:
         if vision is not None and image is not None:
             images = ImageCapacity.of_model(image, taps=capacity.taps, hidden=capacity.hidden)
         with contextlib.ExitStack() as undone:
-            undone.callback(self._free)
+            undone.callback(cuda.close)  # lanes, plans and TensorRT go in its thread
             _check_capacity(text, capacity)
             self._pool = BufferPool(capacity, slots, pool_timeout_s, images=images, allocate=cuda_block(cuda))
             undone.callback(self._pool.close)
@@ -141,25 +149,9 @@ class TensorRtEngine:
         return [features for batch in batches for features in self._encode(batch, probe)]
 
     def close(self) -> None:
-        """Frees contexts, plans, buffers and the GPU; what was on a lost GPU goes with the process."""
+        """Waits for the runs in flight, then frees buffers, contexts, plans and the GPU; see `Engine.close`."""
+        self._pool.drain()
         self._undone.close()
-
-    def _free(self) -> None:
-        """Frees what TensorRT holds, each after what was made of it, and then the GPU."""
-
-        def free(_: Driver) -> None:
-            while self._lanes:
-                scratch = self._lanes.pop().scratch  # the contexts go here, before the memory that they use
-                if scratch is not None:
-                    scratch.free()
-            for plan in self._plans:
-                plan.free()
-
-        try:
-            if not self._cuda.lost:
-                self._cuda.call(free)
-        finally:
-            self._cuda.close()
 
     def _per_run(self, images: Sequence[EncodedImage], capacity: ImageCapacity) -> int:
         """How many of some images of one grid both the buffers and a profile hold."""
@@ -195,9 +187,11 @@ class TensorRtEngine:
                     scratch.free()
                 raise
             text, *vision = lanes
-            return _Lane(stream, scratch, text, vision[0] if vision else None)
+            lane = _Lane(stream, scratch, text, vision[0] if vision else None)
+            self._cuda.at_end(lane.free)
+            return lane
 
-        return self._on_gpu(stream, enqueue)
+        return self._cuda.run(stream, enqueue)
 
     def _execute(
         self, stream: Stream, lane: PlanLane, inputs: NamedArrays, outputs: NamedArrays, probe: Probe | None
@@ -209,12 +203,14 @@ class TensorRtEngine:
             self._execute_probed(stream, lane, (inputs, outputs), probe)
             return
 
+        marked = mark_unwritten(outputs)
+
         def enqueue(driver: Driver, raw: DriverStream) -> None:
-            block.enqueue_upload(inputs.values(), driver, raw)
+            block.enqueue_upload([*inputs.values(), *marked], driver, raw)
             lane.enqueue(bound)
             block.enqueue_download(outputs.values(), driver, raw)
 
-        self._on_gpu(stream, enqueue)
+        self._cuda.run(stream, enqueue)
 
     def _execute_probed(
         self, stream: Stream, lane: PlanLane, arrays: tuple[NamedArrays, NamedArrays], probe: Probe
@@ -247,17 +243,10 @@ class TensorRtEngine:
                 self._pool.block.enqueue_download(outputs.values(), driver, raw)
                 block.enqueue_download([views[name] for name in wanted], driver, raw)
 
-            self._on_gpu(stream, enqueue)
+            self._cuda.run(stream, enqueue)
             probe.results.update({name: views[name].copy() for name in wanted})
         finally:
             block.close()
-
-    def _on_gpu(self, stream: Stream, enqueue: Callable[[Driver, DriverStream], _T]) -> _T:
-        """Enqueues and waits. A GPU that TensorRT finds lost is lost to everyone, and so the process is to end."""
-        try:
-            return self._cuda.run(stream, enqueue)
-        except DeviceLostError as error:
-            raise self._cuda.lose(error.message) from error
 
 
 def _bind(block: Block, arrays: NamedArrays) -> dict[str, DeviceArray]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+from typing import Final
 
 from orin_rerank.engines.tensorrt.api import trt
 from orin_rerank.engines.tensorrt.journal import Journal
@@ -12,8 +13,19 @@ from orin_rerank.engines.tensorrt.runtime import PlanRuntime
 __all__ = ["installed_runtime"]
 
 
-@functools.cache
+_JOURNAL: Final = Journal()
+
+
 def installed_runtime() -> PlanRuntime:
-    """The process's one runtime: TensorRT keeps the first logger that it is given for all that come later."""
-    journal = Journal()
-    return PlanRuntime(trt.Runtime(BuildLogger(journal.say)), trt.ExecutionContextAllocationStrategy, journal)
+    """A new runtime, for the CUDA context of the calling thread; it must be closed before that is popped.
+
+    A runtime holds what it took of the context that it was made in, so none outlives it: when the last of a process's
+    contexts goes, the driver resets the device's primary one.
+    """
+    return PlanRuntime(trt.Runtime(_logger()), trt.ExecutionContextAllocationStrategy, _JOURNAL)
+
+
+@functools.cache
+def _logger() -> BuildLogger:
+    """The process's one logger: TensorRT keeps the first that it is given for all that come later."""
+    return BuildLogger(_JOURNAL.say)

@@ -7,7 +7,7 @@ import threading
 from collections import deque
 from typing import Final
 
-from orin_rerank.engines.cuda_driver import is_device_lost
+from orin_rerank.engines.cuda_errors import is_device_lost
 from orin_rerank.engines.tensorrt.symptoms import lacks_memory
 from orin_rerank.errors import DeviceLostError, EngineError
 from orin_rerank.telemetry.log import fields

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -110,32 +109,32 @@ def load_engine(
         EngineError: If memory runs out.
         DeviceLostError: If the GPU is gone.
     """
-    loaded: list[LoadedPlan] = []
-    with contextlib.ExitStack() as undone:
-        undone.callback(cuda.close)
-        undone.callback(_free, cuda, loaded)
-        runtime = cuda.call(lambda _: open_runtime())
-        for name in (TEXT_PLAN,) if image is None else (TEXT_PLAN, VISION_PLAN):
-            with plans.open(name) as mapping:
-                loaded.append(cuda.call(lambda _, m=mapping, n=name: runtime.load(m, n)))  # type: ignore[misc]
-        undone.pop_all()  # from here on the engine sees to it, should it fail as well
-    text, *vision = loaded
+
+    def open_(_: Driver) -> PlanRuntime:
+        runtime = open_runtime()
+        cuda.at_end(runtime.close)
+        return runtime
+
+    def load(runtime: PlanRuntime, name: str) -> LoadedPlan:
+        with plans.open(name) as mapping:
+            plan = cuda.call(lambda _: runtime.load(mapping, name))
+        cuda.at_end(plan.free)
+        return plan
+
+    try:
+        runtime = cuda.call(open_)
+        text = load(runtime, TEXT_PLAN)
+        vision = None if image is None else load(runtime, VISION_PLAN)
+    except BaseException:
+        cuda.close()
+        raise
     return TensorRtEngine(
         cuda,
         text,
-        vision[0] if vision else None,
+        vision,
         image,
         capacity,
         slots=slots,
         precision=plans.manifest.key.precision,
         pool_timeout_s=pool_timeout_s,
     )
-
-
-def _free(cuda: CudaThread, plans: list[LoadedPlan]) -> None:
-    def free(_: Driver) -> None:
-        for plan in plans:
-            plan.free()
-
-    if not cuda.lost:
-        cuda.call(free)

@@ -10,7 +10,6 @@ can be imported, and its order of calls tested, where there are none.
 
 from __future__ import annotations
 
-import traceback
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
@@ -31,7 +30,7 @@ if TYPE_CHECKING:
 
     Shapes: TypeAlias = Mapping[str, tuple[int, ...]]
 
-__all__ = ["DeviceArray", "LoadedPlan", "PlanLane", "PlanRuntime", "TensorSpec", "let_go"]
+__all__ = ["DeviceArray", "LoadedPlan", "PlanLane", "PlanRuntime", "TensorSpec"]
 
 _DTYPES: Final[dict[str, np.dtype[Any]]] = {
     "FLOAT": np.dtype(np.float32),
@@ -69,19 +68,22 @@ class TensorSpec:
     shape: tuple[int, ...]
 
 
-@dataclass(frozen=True, slots=True, eq=False)
 class PlanRuntime:
-    """TensorRT, ready to deserialise plans.
+    """TensorRT, ready to deserialise plans in one CUDA context.
 
-    Attributes:
-        runtime: The bindings' `Runtime`, whose logger writes to the journal.
+    Args:
+        runtime: The bindings' `Runtime`, made in that context, whose logger writes to the journal. The caller keeps no
+            reference to it.
         strategy: Their `ExecutionContextAllocationStrategy`.
         journal: What TensorRT says.
     """
 
-    runtime: trt.Runtime
-    strategy: type[trt.ExecutionContextAllocationStrategy]
-    journal: Journal
+    def __init__(
+        self, runtime: trt.Runtime, strategy: type[trt.ExecutionContextAllocationStrategy], journal: Journal
+    ) -> None:
+        self._runtime: trt.Runtime | None = runtime
+        self.strategy = strategy
+        self.journal = journal
 
     def load(self, plan: mmap.mmap, name: str) -> LoadedPlan:
         """Deserialises a plan, which is not needed afterwards.
@@ -95,20 +97,19 @@ class PlanRuntime:
             DeviceLostError: If the GPU is gone.
             EngineError: If memory runs out.
         """
+        assert self._runtime is not None, "the runtime has been closed"
         self.journal.errors()
-        engine: trt.ICudaEngine | None = self.runtime.deserialize_cuda_engine(plan)
+        engine: trt.ICudaEngine | None = self._runtime.deserialize_cuda_engine(plan)
         if engine is None:
             failure = self.journal.failure("TensorRT does not take the plan", name)
             if is_of_plan(failure.message):
                 raise PlanError(f"{failure.message}; it must be built again", item=name)
             raise failure
-        try:
-            return LoadedPlan(engine, self, name)
-        except BaseException as error:
-            let_go(error)
-            raise
-        finally:
-            del engine
+        return LoadedPlan(engine, self, name)
+
+    def close(self) -> None:
+        """Lets TensorRT go; plans of it must have been freed. In the CUDA thread."""
+        self._runtime = None
 
 
 class LoadedPlan:
@@ -224,12 +225,16 @@ class PlanLane:
             raise InternalError(f"{scratch_bytes} bytes of scratch memory do not do", item=plan.name)
         self.plan = plan
         self._stream = stream
-        self._contexts = []
+        self._contexts: list[trt.IExecutionContext] = []
         for number in range(plan.profiles):
             context = plan.new_context()
             context.set_device_memory(scratch, scratch_bytes)
             self._call(f"profile {number} was refused", context.set_optimization_profile_async, number, stream)
             self._contexts.append(context)
+
+    def close(self) -> None:
+        """Frees the contexts; the stream must have come to its end. In the CUDA thread."""
+        self._contexts.clear()
 
     def output_shapes(self, inputs: Shapes) -> dict[str, tuple[int, ...]]:
         """Shapes of the outputs for inputs of given shapes.
@@ -297,17 +302,6 @@ class PlanLane:
             return function(*arguments)
         except RuntimeError as error:  # the bindings' own; what is the matter was logged before
             raise self.plan.journal.failure(what, self.plan.name) from error
-
-
-def let_go(error: BaseException) -> None:
-    """Frees what the frames of an error hold.
-
-    Otherwise engines and contexts would go when the error does: later than what they need, and in any thread.
-    """
-    current: BaseException | None = error
-    while current is not None:
-        traceback.clear_frames(current.__traceback__)
-        current = current.__context__
 
 
 def _dims(dims: Sequence[int]) -> tuple[int, ...]:
