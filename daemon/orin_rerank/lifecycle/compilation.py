@@ -6,7 +6,14 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from orin_rerank.engines.tensorrt.job import BuildJob
-from orin_rerank.errors import DeviceLostError, EngineError, PlanError, RefusedPrecisionError, SelfTestError
+from orin_rerank.errors import (
+    DeviceLostError,
+    EngineError,
+    OrinRerankError,
+    PlanError,
+    RefusedPrecisionError,
+    SelfTestError,
+)
 from orin_rerank.lifecycle.precision import HOW_TO_REPLACE_PLANS, PLAN_GATE_FILE, recorded_gate
 
 if TYPE_CHECKING:
@@ -143,13 +150,7 @@ class Compilation:
             except DeviceLostError:
                 raise
             except (EngineError, PlanError) as error:
-                wrong = isinstance(error, (SelfTestError, PlanError))
-                if wrong and staged is not None:
-                    staged.discard()
-                how = HOW_TO_REPLACE_PLANS if wrong else "the same command tries again, and compiles nothing again"
-                raise RefusedPrecisionError(
-                    f"the {self._work.precision} plans could not be judged on this GPU: {error}; {how}"
-                ) from error
+                raise self._unjudged(error, staged) from error
             plans.attach(PLAN_GATE_FILE, record.to_json())
         self._spectator.on_verdict(self._work, record)
         if staged is not None and not record.verdict.passed and self._has_passed(source):
@@ -158,6 +159,20 @@ class Compilation:
                 f"{_refusal(record)}; the {self._work.precision} plans that passed before stay in service"
             )
         return record
+
+    def _unjudged(self, error: OrinRerankError, staged: StagedPlans | None) -> RefusedPrecisionError:
+        """The error to raise where plans came to no scores; they are thrown away if it is their own fault."""
+        plans = f"the {self._work.precision} plans"
+        if not isinstance(error, (SelfTestError, PlanError)):
+            return RefusedPrecisionError(
+                f"{plans} could not be judged on this GPU: {error}; the same command tries again, and compiles nothing "
+                "again for it"
+            )
+        if staged is not None:
+            staged.discard()
+        return RefusedPrecisionError(
+            f"{plans} do not compute on this GPU what the INT8 engine does: {error}; {HOW_TO_REPLACE_PLANS}"
+        )
 
     def _has_passed(self, source: str) -> bool:
         """Whether plans of this key are in service that passed their gate."""

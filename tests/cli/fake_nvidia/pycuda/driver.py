@@ -1,28 +1,91 @@
-"""An Orin, as far as asking it what it is; FAKE_GPU=none has no GPU."""
+"""pycuda's driver on an Orin that is none; FAKE_GPU=none has no GPU.
+
+Memory, streams and what is enqueued on them are those of `engines.fake_driver`, as strict as there.
+"""
 
 from __future__ import annotations
 
+import enum
 import os
+import sys
+import threading
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
+import numpy as np
 
-class Error(Exception):
-    pass
+sys.path.append(str(Path(__file__).resolve().parents[3]))
+
+from engines.fake_driver import CudaError
+
+if TYPE_CHECKING:
+    from engines.fake_driver import FakeMemory, FakeStream
+    from engines.tensorrt.fake_bindings import FakeGpu
+
+Error = CudaError
 
 
 class device_attribute:  # noqa: N801
     INTEGRATED = 18
 
 
+class host_alloc_flags(enum.IntFlag):  # noqa: N801
+    PORTABLE = 1
+    DEVICEMAP = 2
+
+
+class event_flags(enum.IntFlag):  # noqa: N801
+    DISABLE_TIMING = 2
+
+
+def __getattr__(name: str) -> Any:
+    """The GPU, made when something is done with it: compiling asks for no more than its name."""
+    if name != "GPU":
+        raise AttributeError(name)
+    from engines.tensorrt.fake_bindings import FakeGpu
+
+    gpu = globals()["GPU"] = FakeGpu(integrated=True)
+    return gpu
+
+
+def _gpu() -> FakeGpu:
+    found: FakeGpu = globals().get("GPU") or __getattr__("GPU")
+    return found
+
+
 class Context:
     @staticmethod
     def pop() -> None:
-        pass
+        if "GPU" in globals():
+            _gpu().close()
+
+    @staticmethod
+    def synchronize() -> None:
+        _gpu().synchronize()
 
     def push(self) -> None:
-        pass
+        _current.thread = threading.get_ident()
 
     def detach(self) -> None:
         pass
+
+
+class _Current:
+    """In which thread a context is current."""
+
+    thread = 0
+
+
+_current = _Current()
+
+
+def _open() -> FakeGpu:
+    """The GPU, in the thread whose context is current."""
+    gpu = _gpu()
+    if gpu.opened_by is None:
+        assert threading.get_ident() == _current.thread, "a call from a thread without the context"
+        gpu.open(0)
+    return gpu
 
 
 class Device:
@@ -43,6 +106,77 @@ class Device:
 
     def total_memory(self) -> int:
         return 64 << 30
+
+
+class _Allocation:
+    """What pycuda's arrays of page-locked memory have as their base."""
+
+    def __init__(self, memory: FakeMemory) -> None:
+        self._memory = memory
+        self.__array_interface__ = memory.host.__array_interface__
+
+    def get_device_pointer(self) -> int:
+        return self._memory.address
+
+    def free(self) -> None:
+        self._memory.free()
+
+
+class _DeviceAllocation:
+    def __init__(self, memory: FakeMemory) -> None:
+        self._memory = memory
+
+    def __int__(self) -> int:
+        return self._memory.address
+
+    def free(self) -> None:
+        self._memory.free()
+
+
+class Stream:
+    def __init__(self, flags: int) -> None:
+        assert flags == 1, "it must not wait for the null stream"
+        self.fake: FakeStream = _open().stream()
+        self.handle = self.fake.handle
+
+
+class Event:
+    def __init__(self, flags: event_flags) -> None:
+        assert flags is event_flags.DISABLE_TIMING
+        self._stream: Stream | None = None
+
+    def record(self, stream: Stream) -> None:
+        self._stream = stream
+        stream.fake.record()
+
+    def query(self) -> bool:
+        assert self._stream is not None
+        return self._stream.fake.done()
+
+
+def pagelocked_empty(nbytes: int, dtype: type[np.uint8], mem_flags: host_alloc_flags) -> np.ndarray[Any, Any]:
+    assert dtype is np.uint8
+    return np.asarray(_Allocation(_open().host_memory(nbytes, mapped=bool(mem_flags & host_alloc_flags.DEVICEMAP))))
+
+
+def mem_alloc(nbytes: int) -> _DeviceAllocation:
+    return _DeviceAllocation(_open().device_memory(nbytes))
+
+
+def memcpy_htod_async(target: int, source: np.ndarray[Any, Any], stream: Stream) -> None:
+    _open().copy_to_device(target, source, stream.fake)
+
+
+def memcpy_dtoh_async(target: np.ndarray[Any, Any], source: int, stream: Stream) -> None:
+    _open().copy_to_host(target, source, stream.fake)
+
+
+def memcpy_dtod_async(target: int, source: int, nbytes: int, stream: Stream) -> None:
+    _open().copy_on_device(target, source, nbytes, stream.fake)
+
+
+def mem_get_info() -> tuple[int, int]:
+    return _open().free_bytes(), 64 << 30
 
 
 def init() -> None:

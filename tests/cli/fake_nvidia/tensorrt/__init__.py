@@ -1,20 +1,28 @@
-"""TensorRT's builder as far as the daemon uses it, for machines without: found by PYTHONPATH, in every process.
+"""TensorRT as far as the daemon uses it, for machines without: found by PYTHONPATH, in every process.
 
 FAKE_TENSORRT says what becomes of the graphs whose plan it names: `text: killed`, `vision: slow`; see `FATES`. A plan
-is JSON of the profiles that it was asked for, so that tests see what was compiled.
+is JSON of the graph and the profiles that it was asked for, so that tests see what was compiled; to run it is to run
+the graph on the processor (`engines.tensorrt.fake_bindings`), on the memory that pycuda's fake gave.
 """
 
 from __future__ import annotations
 
 import enum
-import json
 import os
 import signal
 import sys
 import time
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import onnx
+
+sys.path.append(str(Path(__file__).resolve().parents[3]))
+
+from engines.tensorrt.fake_plan import coarsened, plan_text
+
+if TYPE_CHECKING:
+    from engines.tensorrt.fake_bindings import FakeRuntime
 
 __version__ = "10.3.0"
 
@@ -97,6 +105,7 @@ class _Network:
         self.inputs: list[_Tensor] = []
         self.num_layers = 0
         self.fate = "good"
+        self.path = Path()
 
     @property
     def num_inputs(self) -> int:
@@ -127,6 +136,7 @@ class OnnxParser:
         graph = onnx.load_model_from_string(model).graph
         self._network.inputs = [_Tensor(value) for value in graph.input]
         self._network.num_layers = len(graph.node)
+        self._network.path = Path(path)
         fates = dict(part.split(": ") for part in os.environ.get("FAKE_TENSORRT", "").split(", ") if part)
         self._network.fate = fates.get(Path(path).name.partition(".")[0], "good")
         return self._network.fate != "refused"
@@ -161,7 +171,28 @@ class Builder:
             for layer in range(9):
                 text = f"layer {layer} is slow"
                 self._logger.log(ILogger.Severity.WARNING, text)
-        return memoryview(json.dumps({"profiles": config.profiles, "workspace": config.workspace}).encode())
+        model = coarsened(network.path, 16.0) if network.fate == "coarse" else None
+        return memoryview(plan_text(network.path, config.profiles, model=model, workspace=config.workspace).encode())
+
+
+class Runtime:
+    """On the GPU of pycuda's fake, which the process has opened."""
+
+    def __new__(cls, logger: ILogger) -> FakeRuntime:
+        from pycuda.driver import GPU
+
+        from engines.tensorrt.fake_bindings import FakeRuntime
+
+        return FakeRuntime(GPU, lambda severity, text: logger.log(ILogger.Severity[severity], text))
+
+
+def __getattr__(name: str) -> Any:
+    """What only a process that runs plans asks for: it takes ONNX Runtime to answer."""
+    if name == "ExecutionContextAllocationStrategy":
+        from engines.tensorrt.fake_bindings import Strategy
+
+        return Strategy
+    raise AttributeError(name)
 
 
 def _die_above_256_mib(config: _Config) -> bool:
@@ -189,6 +220,7 @@ def _take_long(config: _Config) -> bool:
 FATES = {
     "good": lambda _: True,
     "warns": lambda _: True,
+    "coarse": lambda _: True,
     "refused": lambda _: False,
     "killed-above-256-mib": _die_above_256_mib,
     "nvmap": _run_out_of_nvmap,
