@@ -25,6 +25,7 @@ from orin_rerank.engines.bundle import (
     write_manifest,
 )
 from orin_rerank.engines.graph_files import model_weights, write_graph_pair
+from orin_rerank.engines.host_memory import read_host_memory
 from orin_rerank.engines.port import Probe
 from orin_rerank.engines.settings import EngineSettings
 from orin_rerank.evaluation.paired import compare
@@ -37,7 +38,8 @@ from orin_rerank.graph.text import embedding_name
 from orin_rerank.lifecycle.model import LoadedModel
 from orin_rerank.lifecycle.precision import PLAN_GATE_FILE, subject_of
 from orin_rerank.lifecycle.self_test import record_golden_pairs
-from orin_rerank.lifecycle.startup import GraphFiles, build_runner, capacity_of
+from orin_rerank.lifecycle.runners import build_runner
+from orin_rerank.lifecycle.sizes import GraphFiles, processor_plan
 from orin_rerank.packing.budget import TokenBudget
 from orin_rerank.quantization.gate import GATE_FILE, GateRecord, GateSubject, GateThresholds, engine_digest
 from orin_rerank.quantization.write import write_graphs, write_weights
@@ -61,8 +63,8 @@ def model_of(
     """A model over any graphs, without the checks of `load_model`."""
     manifest = bundle.manifest
     encoder = make_encoder(bundle)
-    capacity = capacity_of(manifest.architecture, settings, encoder.longest_pair)
-    runner = build_runner(manifest.architecture, manifest.prompt.image, files, capacity, settings, wrap=wrap)
+    memory = processor_plan(bundle, encoder, Precision.FP32, read_host_memory(), settings)
+    runner = build_runner(files, memory, settings, wrap=wrap)
     budget = TokenBudget.fixed(settings.token_budget or 256)
     return LoadedModel(manifest.name, bundle.digest, manifest.prompt, encoder, runner, budget, "made by hand")
 

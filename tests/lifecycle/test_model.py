@@ -16,7 +16,8 @@ from orin_rerank.engines.settings import EngineSettings
 from orin_rerank.errors import BundleError, EngineError, InvalidRequestError
 from orin_rerank.graph.builder import Dialect
 from orin_rerank.lifecycle.export import ExportOptions, export_checkpoint
-from orin_rerank.lifecycle.startup import LADDER, load_model
+from orin_rerank.lifecycle.sizes import LADDER
+from orin_rerank.lifecycle.startup import load_model
 from orin_rerank.prompt.content import RerankInput, TextPart
 
 if TYPE_CHECKING:

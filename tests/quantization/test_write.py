@@ -16,7 +16,7 @@ from graph.checkpoints import TEXT, VL, random_tensor, write_checkpoint, write_s
 from orin_rerank.engines.bulk import score_requests
 from orin_rerank.engines.bundle import WEIGHTS_FILE, Bundle, GraphEntry
 from orin_rerank.engines.graph_files import model_weights, write_graph_pair
-from orin_rerank.engines.pool import PackCapacity
+from orin_rerank.engines.host_memory import read_host_memory
 from orin_rerank.engines.settings import EngineSettings
 from orin_rerank.errors import CalibrationError, CheckpointError, InternalError
 from orin_rerank.graph.builder import Dialect, Precision
@@ -26,7 +26,8 @@ from orin_rerank.graph.probes import SwitchedForm
 from orin_rerank.graph.quantized import QuantizedForm
 from orin_rerank.graph.scheme import ROW_SCALE, Mode, PlaceScheme, Scheme, scale_name
 from orin_rerank.lifecycle.export import ExportOptions, export_checkpoint
-from orin_rerank.lifecycle.startup import GraphFiles, build_runner
+from orin_rerank.lifecycle.runners import build_runner
+from orin_rerank.lifecycle.sizes import GraphFiles, processor_plan
 from orin_rerank.packing.budget import TokenBudget
 from orin_rerank.quantization.rounding import weight_steps
 from orin_rerank.quantization.sensitivity import SwitchingEngine
@@ -74,10 +75,9 @@ def _margins(
     requests: list[EncodedRequest],
     wrap: Callable[[Engine], Engine] = lambda engine: engine,
 ) -> np.ndarray:
-    manifest = bundle.manifest
-    kept = np.float16 if files.precision.endswith("fp16") else np.float32
-    capacity = PackCapacity.of_model(manifest.architecture, tokens=1280, documents=64, key_value_dtype=kept)
-    runner = build_runner(manifest.architecture, manifest.prompt.image, files, capacity, SETTINGS, wrap=wrap)
+    precision = Precision(files.precision)
+    memory = processor_plan(bundle, make_encoder(bundle), precision, read_host_memory(), SETTINGS)
+    runner = build_runner(files, memory, SETTINGS, wrap=wrap)
     margins = np.concatenate(score_requests(runner, requests, TokenBudget.fixed(256)).margins)
     runner.close()
     return margins

@@ -64,15 +64,16 @@ def stored_bytes(architecture: Architecture, precision: Precision) -> int:
     return sum(spec.nbytes for spec in _stored(architecture, quantized=precision.quantized))
 
 
-def weight_bytes(architecture: Architecture, precision: Precision, kind: EngineKind) -> int:
+def weight_bytes(architecture: Architecture, precision: Precision, kind: EngineKind, stored: int | None = None) -> int:
     """What the weights take while a model is served.
 
     Args:
         architecture: The model's.
         precision: What it is computed in.
         kind: What computes it.
+        stored: Size of the weight file, where it is known.
     """
-    stored = stored_bytes(architecture, precision)
+    stored = max(stored or 0, stored_bytes(architecture, precision))
     if kind is EngineKind.PROCESSOR:
         # The file stays mapped, and what is not stored as it is computed with is kept a second time: in float32, or,
         # where products are INT8, packed for them.

@@ -48,14 +48,15 @@ class ModelSize:
         image: How it takes images; None for a text-only model.
         max_tokens: Longest prefix + document, as `PromptProfile` has it.
         suffix_tokens: What comes on top of that: 5 in the published VL models, else 0.
-        weight_bytes: Size of the weights where a file is at hand; else it is reckoned from the dimensions.
+        stored_bytes: Size of the weight file of a precision, where one is at hand: places that were left wide make one
+            larger than the dimensions tell.
     """
 
     architecture: Architecture
     image: ImageProfile | None
     max_tokens: int
     suffix_tokens: int = 0
-    weight_bytes: Mapping[Precision, int] = field(default_factory=dict)
+    stored_bytes: Mapping[Precision, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,6 +177,16 @@ class MemoryPlan:
     def shortened(self) -> bool:
         """Whether pairs are cut shorter than the model would take them."""
         return self.max_tokens < self.model.max_tokens
+
+    @property
+    def limits(self) -> str:
+        """What is cut, for people; empty where nothing is but what the model itself cannot take."""
+        if not self.shortened:
+            return ""
+        return (
+            f"a query with a document is cut at {self.max_tokens:,} tokens where the model takes "
+            f"{self.model.max_tokens:,}: that is what memory holds, or what was set"
+        )
 
     @property
     def needed_bytes(self) -> int:

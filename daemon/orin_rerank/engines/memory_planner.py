@@ -219,7 +219,7 @@ class _Planner:
             workspace = scratch = _up_to_mib(max(_LEAST_WORKSPACE, scratch + scratch // 8))
         feature_cache, prefix_cache = self._caches(capacity, images, 2 if slots > 1 else 1)
         needs = MemoryNeeds(
-            weights=model.weight_bytes.get(precision) or weight_bytes(model.architecture, precision, kind),
+            weights=weight_bytes(model.architecture, precision, kind, model.stored_bytes.get(precision)),
             buffers=slots * slot_bytes(capacity, images),
             scratch=slots * scratch,
             caches=feature_cache + prefix_cache,

@@ -5,10 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-import numpy as np
-
 from orin_rerank.engines.cuda import CudaThread
-from orin_rerank.engines.devices import CUDA_SLOTS
+from orin_rerank.engines.footprint import EngineKind
+from orin_rerank.engines.host_memory import read_host_memory
 from orin_rerank.engines.onnxruntime_engine import OnnxRuntimeEngine
 from orin_rerank.engines.onnxruntime_sessions import cuda_is_available
 from orin_rerank.engines.tensorrt.bindings import MODULES, installed_bindings
@@ -17,18 +16,20 @@ from orin_rerank.errors import GpuMissingError, PlanError, TensorRtMissingError
 from orin_rerank.graph.builder import Dialect, Precision
 from orin_rerank.lifecycle.compile_target import CompileTarget
 from orin_rerank.lifecycle.plan_work import engine_to_compile
-from orin_rerank.lifecycle.sizes import GraphFiles, capacity_of
+from orin_rerank.lifecycle.sizes import GraphFiles, gpu_plan
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from orin_rerank.engines.bundle import Bundle
+    from orin_rerank.engines.host_memory import HostMemory
+    from orin_rerank.engines.memory_plan import MemoryPlan
     from orin_rerank.engines.plan_store import PlanStore
     from orin_rerank.engines.plans import PlanSet
-    from orin_rerank.engines.pool import PackCapacity
     from orin_rerank.engines.settings import EngineSettings
     from orin_rerank.engines.tensorrt.engine import TensorRtEngine
     from orin_rerank.engines.tensorrt.runtime import PlanRuntime
+    from orin_rerank.prompt.encoder import PromptEncoder
 
 __all__ = [
     "HOW_TO_GET_PLANS",
@@ -79,27 +80,29 @@ class Accelerators:
     Attributes:
         tensorrt: Finds TensorRT, or raises TensorRtMissingError.
         open_gpu: Opens the GPU, or raises EngineError.
+        host_memory: Says how much memory the machine has; a Jetson's GPU has no other.
     """
 
     tensorrt: Callable[[], TensorRt] = find_tensorrt
     open_gpu: Callable[[], CudaThread] = CudaThread
+    host_memory: Callable[[], HostMemory] = read_host_memory
 
 
 def tensorrt_engine(
     bundle: Bundle,
     precision: Precision,
     settings: EngineSettings,
-    longest_pair: int,
+    encoder: PromptEncoder,
     find: Callable[[CompileTarget], PlanSet],
     accelerators: Accelerators,
-) -> tuple[TensorRtEngine, PackCapacity]:
+) -> tuple[TensorRtEngine, MemoryPlan]:
     """Loads the plans of a bundle.
 
     Args:
         bundle: The bundle; verified.
         precision: What it is to be computed in, such as INT8_FP16.
         settings: The engine's.
-        longest_pair: Most tokens of a query with one document.
+        encoder: The bundle's prompt path, with the model's own limits; memory may set lower ones.
         find: Gives the plans for this machine as it is set up now, as a rule by `installed_plans`; what it raises is
             raised.
         accelerators: What this machine has.
@@ -108,17 +111,18 @@ def tensorrt_engine(
         TensorRtMissingError: If TensorRT is missing.
         PlanError: If the plans are damaged.
         BundleError: If the bundle has no graphs for TensorRT in this precision.
+        MemoryShortError: If the model does not fit, or not enough memory is free.
         EngineError: If the GPU cannot be used, or memory runs out.
         DeviceLostError: If the GPU is gone.
     """
     tensorrt = accelerators.tensorrt()
-    image, architecture = bundle.manifest.prompt.image, bundle.manifest.architecture
-    capacity = capacity_of(
-        architecture, settings, longest_pair, key_value_dtype=np.float16 if precision.half else np.float32
-    )
     cuda = accelerators.open_gpu()
     try:
         found = find(CompileTarget(tensorrt.release, cuda.info))
+        memory = gpu_plan(
+            bundle, encoder, precision, EngineKind.TENSORRT, cuda.info, accelerators.host_memory(), settings
+        )
+        _check_free(memory, cuda, accelerators)
     except BaseException:
         cuda.close()
         raise
@@ -126,50 +130,73 @@ def tensorrt_engine(
         found,
         cuda,
         tensorrt.open_runtime,
-        image,
-        capacity,
-        slots=settings.threads or CUDA_SLOTS,
+        memory.image,
+        memory.capacity,
+        slots=memory.slots,
         pool_timeout_s=settings.pool_timeout_s,
     )
-    return engine, capacity
+    return engine, memory
 
 
 def onnxruntime_engine(
-    bundle: Bundle, precision: Precision, settings: EngineSettings, longest_pair: int, accelerators: Accelerators
-) -> tuple[OnnxRuntimeEngine, PackCapacity]:
+    bundle: Bundle, precision: Precision, settings: EngineSettings, encoder: PromptEncoder, accelerators: Accelerators
+) -> tuple[OnnxRuntimeEngine, MemoryPlan]:
     """Makes an engine of ONNX Runtime's on the GPU.
 
     Args:
         bundle: The bundle; verified.
         precision: What it is to be computed in, such as FP16.
         settings: The engine's.
-        longest_pair: Most tokens of a query with one document.
+        encoder: The bundle's prompt path, with the model's own limits; memory may set lower ones.
         accelerators: What this machine has.
 
     Raises:
         GpuMissingError: If this ONNX Runtime knows no GPUs.
         BundleError: If it does not take the bundle's graphs.
+        MemoryShortError: If the model does not fit, or not enough memory is free.
         EngineError: If the GPU cannot be used.
         DeviceLostError: If the GPU is gone.
     """
     if not cuda_is_available():
         raise GpuMissingError("this ONNX Runtime is not built for NVIDIA GPUs, which takes onnxruntime-gpu")
-    manifest = bundle.manifest
     graphs = GraphFiles.of_bundle(bundle, settings.dialect or Dialect.FUSED, precision)
-    capacity = capacity_of(
-        manifest.architecture, settings, longest_pair, key_value_dtype=np.float16 if precision.half else np.float32
-    )
+    cuda = accelerators.open_gpu()
+    try:
+        memory = gpu_plan(
+            bundle, encoder, precision, EngineKind.ONNXRUNTIME_CUDA, cuda.info, accelerators.host_memory(), settings
+        )
+        _check_free(memory, cuda, accelerators)
+    except BaseException:
+        cuda.close()
+        raise
     engine = OnnxRuntimeEngine(
         graphs.text,
         graphs.vision,
-        manifest.prompt.image,
-        capacity,
-        threads=settings.threads or CUDA_SLOTS,
+        memory.image,
+        memory.capacity,
+        threads=memory.slots,
         precision=graphs.precision,
         pool_timeout_s=settings.pool_timeout_s,
-        cuda=accelerators.open_gpu(),
+        cuda=cuda,
     )
-    return engine, capacity
+    return engine, memory
+
+
+def _check_free(memory: MemoryPlan, cuda: CudaThread, accelerators: Accelerators) -> None:
+    """Makes sure that what an engine takes is free now.
+
+    The driver of a GPU that shares the machine's memory knows only what is free, not what caches files and would be
+    given back.
+
+    Raises:
+        MemoryShortError: If it is not.
+        DeviceLostError: If the GPU is gone.
+    """
+    available = accelerators.host_memory().available_bytes
+    if memory.budget.shared:
+        memory.check_free(available)
+    else:
+        memory.check_free(cuda.call(lambda driver: driver.free_bytes()), available)
 
 
 def installed_plans(

@@ -23,8 +23,9 @@ from orin_rerank.lifecycle.judging import REFERENCE_FILE, JudgedSet, without_sco
 from orin_rerank.lifecycle.model import LoadedModel
 from orin_rerank.lifecycle.pack_timing import measure_budget
 from orin_rerank.lifecycle.precision import subject_of
+from orin_rerank.lifecycle.runners import runner_over
 from orin_rerank.lifecycle.self_test import HALF_TOLERANCE, read_golden_pairs, self_test
-from orin_rerank.lifecycle.startup import runner_over
+from orin_rerank.lifecycle.sizes import limited_prompt
 from orin_rerank.packing.budget import TokenBudget
 from orin_rerank.prompt.encoder import PromptEncoder
 from orin_rerank.prompt.tokenizer import PromptTokenizer
@@ -135,11 +136,13 @@ class PlanJudge:
     def _load(self, plans: PlanSet) -> LoadedModel:
         bundle, settings = self.int8.bundle, self.settings
         manifest = bundle.manifest
-        encoder = PromptEncoder(manifest.prompt, PromptTokenizer.from_file(bundle.folder / TOKENIZER_FILE))
-        engine, capacity = tensorrt_engine(
-            bundle, Precision.INT8_FP16, settings, encoder.longest_pair, lambda _: plans, self.accelerators
+        tokenizer = PromptTokenizer.from_file(bundle.folder / TOKENIZER_FILE)
+        unlimited = PromptEncoder(manifest.prompt, tokenizer)
+        engine, memory = tensorrt_engine(
+            bundle, Precision.INT8_FP16, settings, unlimited, lambda _: plans, self.accelerators
         )
-        runner = runner_over(engine, manifest.architecture, capacity, settings)
+        runner = runner_over(engine, memory)
+        prompt = limited_prompt(manifest.prompt, memory)
         try:
             if settings.token_budget is not None:
                 budget = TokenBudget.fixed(settings.token_budget)
@@ -148,4 +151,5 @@ class PlanJudge:
         except BaseException:
             runner.close()
             raise
-        return LoadedModel(manifest.name, bundle.digest, manifest.prompt, encoder, runner, budget, "being judged")
+        encoder = PromptEncoder(prompt, tokenizer)
+        return LoadedModel(manifest.name, bundle.digest, prompt, encoder, runner, budget, "being judged")

@@ -6,10 +6,12 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from orin_rerank.engines.bundle import TOKENIZER_FILE
+from orin_rerank.engines.footprint import EngineKind
+from orin_rerank.engines.host_memory import read_host_memory
 from orin_rerank.engines.tensorrt.load import TEXT_PLAN, VISION_PLAN
 from orin_rerank.engines.tensorrt.profiles import text_profiles, vision_profiles
 from orin_rerank.graph.builder import Dialect, Precision
-from orin_rerank.lifecycle.sizes import LADDER, VISION_PATCHES, GraphFiles, capacity_of
+from orin_rerank.lifecycle.sizes import VISION_PATCHES, GraphFiles, gpu_plan
 from orin_rerank.prompt.encoder import PromptEncoder
 from orin_rerank.prompt.tokenizer import PromptTokenizer
 from orin_rerank.quantization.plan import PLAN_FILE
@@ -18,6 +20,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from orin_rerank.engines.bundle import Bundle
+    from orin_rerank.engines.memory_plan import MemoryPlan
     from orin_rerank.engines.plan_store import PlanStore
     from orin_rerank.engines.plans import PlanKey
     from orin_rerank.engines.settings import EngineSettings
@@ -57,11 +60,13 @@ class EngineToCompile:
         bundle: Whose graphs are compiled.
         key: Of its plans.
         plans: The plans.
+        memory: How it will be served, which decides on the profiles.
     """
 
     bundle: Bundle
     key: PlanKey
     plans: tuple[PlanToCompile, ...]
+    memory: MemoryPlan
 
     @property
     def precision(self) -> str:
@@ -83,14 +88,14 @@ def engine_to_compile(
 
     Raises:
         BundleError: If it has no graphs in that precision for TensorRT.
+        MemoryShortError: If the model does not fit on this machine.
     """
     manifest = bundle.manifest
     graphs = GraphFiles.of_bundle(bundle, Dialect.PRIMITIVE, precision)
     encoder = PromptEncoder(manifest.prompt, PromptTokenizer.from_file(bundle.folder / TOKENIZER_FILE))
-    capacity = capacity_of(manifest.architecture, settings, encoder.longest_pair)
-    text = text_profiles(capacity, settings.token_budget or LADDER[-1])
-    image = manifest.prompt.image
-    vision = () if image is None or graphs.vision is None else vision_profiles(image, VISION_PATCHES)
+    memory = gpu_plan(bundle, encoder, precision, EngineKind.TENSORRT, target.device, read_host_memory(), settings)
+    text = text_profiles(memory.capacity, memory.token_budget)
+    vision = () if memory.image is None or graphs.vision is None else vision_profiles(memory.image, VISION_PATCHES)
     scheme = manifest.files.get(PLAN_FILE)
     key = target.key(
         bundle=bundle.digest,
@@ -103,7 +108,7 @@ def engine_to_compile(
     found = [PlanToCompile(TEXT_PLAN, graphs.text, text, earlier.get(TEXT_PLAN))]
     if vision and graphs.vision is not None:
         found.append(PlanToCompile(VISION_PLAN, graphs.vision, vision, earlier.get(VISION_PLAN)))
-    return EngineToCompile(bundle, key, tuple(found))
+    return EngineToCompile(bundle, key, tuple(found), memory)
 
 
 def _earlier_seconds(plans: PlanStore, key: PlanKey) -> dict[str, float]:

@@ -1,28 +1,42 @@
-"""Which graphs of a bundle an engine runs, and how large its buffers and plans are.
+"""Which graphs of a bundle an engine runs, and what its memory plan is made from.
 
 Compiling and serving both go by what is here: a plan that was compiled by other figures would not be found.
 """
 
 from __future__ import annotations
 
+import dataclasses
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-import numpy as np
-
-from orin_rerank.engines.pool import PackCapacity
+from orin_rerank.engines.bundle import WEIGHTS_FILE
+from orin_rerank.engines.footprint import EngineKind
+from orin_rerank.engines.memory_plan import MemoryBudget, ModelSize
+from orin_rerank.engines.memory_planner import plan_memory
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    import numpy.typing as npt
-
     from orin_rerank.engines.bundle import Bundle
+    from orin_rerank.engines.cuda_driver import DeviceInfo
+    from orin_rerank.engines.host_memory import HostMemory
+    from orin_rerank.engines.memory_plan import MemoryPlan
     from orin_rerank.engines.settings import EngineSettings
-    from orin_rerank.graph.architecture import Architecture
     from orin_rerank.graph.builder import Dialect, Precision
+    from orin_rerank.prompt.encoder import PromptEncoder
+    from orin_rerank.prompt.profile import PromptProfile
 
-__all__ = ["DOCUMENT_TOKENS", "LADDER", "VISION_PATCHES", "GraphFiles", "capacity_of"]
+__all__ = [
+    "DOCUMENT_TOKENS",
+    "LADDER",
+    "VISION_PATCHES",
+    "GraphFiles",
+    "gpu_budget",
+    "gpu_plan",
+    "limited_prompt",
+    "model_size",
+    "processor_plan",
+]
 
 LADDER: Final = (64, 128, 192, 256, 384, 512, 768, 1024)
 """Pack lengths that are tried."""
@@ -32,8 +46,6 @@ DOCUMENT_TOKENS: Final = 64
 
 VISION_PATCHES: Final = 1024
 """Most patches of one run of the vision encoder, unless a single image has more."""
-
-_MAX_DOCUMENTS: Final = 256
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,23 +76,74 @@ class GraphFiles:
         return cls(bundle.folder / graph.text, vision, graph.precision.value)
 
 
-def capacity_of(
-    architecture: Architecture,
+def gpu_plan(
+    bundle: Bundle,
+    encoder: PromptEncoder,
+    precision: Precision,
+    kind: EngineKind,
+    device: DeviceInfo,
+    host: HostMemory,
     settings: EngineSettings,
-    longest_pair: int,
-    *,
-    key_value_dtype: npt.DTypeLike = np.float32,
-) -> PackCapacity:
-    """How large an engine's buffers must be to serve a model.
+) -> MemoryPlan:
+    """How a bundle is served on a GPU.
 
     Args:
-        architecture: The model's.
+        bundle: The bundle.
+        encoder: Its prompt path, with the model's own limits.
+        precision: What it is to be computed in.
+        kind: What computes it.
+        device: The GPU.
+        host: The machine's memory.
         settings: The engine's.
-        longest_pair: Most tokens of a query with one document.
-        key_value_dtype: What the graphs compute matrix products in.
+
+    Raises:
+        MemoryShortError: If the model does not fit.
     """
-    # A pack within the budget and one more prefix than planned, or a single document at the limit. Planning counts the
-    # known prefixes of a pack as free; a pack that has more of them than fits is run in parts.
-    # measure_budget needs room for two segments of its own, however short the model's prompts are.
-    tokens = (settings.token_budget or LADDER[-1]) + max(longest_pair, 2 * DOCUMENT_TOKENS)
-    return PackCapacity.of_model(architecture, tokens=tokens, documents=_MAX_DOCUMENTS, key_value_dtype=key_value_dtype)
+    return plan_memory(model_size(bundle, encoder, precision), precision, kind, gpu_budget(device, host), settings)
+
+
+def processor_plan(
+    bundle: Bundle, encoder: PromptEncoder, precision: Precision, host: HostMemory, settings: EngineSettings
+) -> MemoryPlan:
+    """How a bundle is served on the processor; `gpu_plan` explains the arguments.
+
+    Raises:
+        MemoryShortError: If the model does not fit.
+    """
+    budget = MemoryBudget.of_machine(host.total_bytes)
+    return plan_memory(model_size(bundle, encoder, precision), precision, EngineKind.PROCESSOR, budget, settings)
+
+
+def model_size(bundle: Bundle, encoder: PromptEncoder, precision: Precision) -> ModelSize:
+    """What of a bundle its memory depends on.
+
+    Args:
+        bundle: The bundle.
+        encoder: Its prompt path, with the model's own limits.
+        precision: What it is to be computed in.
+    """
+    manifest = bundle.manifest
+    return ModelSize(
+        manifest.architecture,
+        manifest.prompt.image,
+        manifest.prompt.max_tokens,
+        encoder.longest_pair - manifest.prompt.max_tokens,
+        {precision: manifest.files[WEIGHTS_FILE].bytes},
+    )
+
+
+def limited_prompt(prompt: PromptProfile, plan: MemoryPlan) -> PromptProfile:
+    """The prompt path's profile, with the limits that memory sets."""
+    return dataclasses.replace(prompt, max_tokens=plan.max_tokens, image=plan.image)
+
+
+def gpu_budget(device: DeviceInfo, host: HostMemory) -> MemoryBudget:
+    """The memory that a GPU computes in: its own where it has some; where there is only a compiler, this machine's.
+
+    Args:
+        device: The GPU.
+        host: The machine's memory.
+    """
+    if device.integrated or not device.total_bytes:
+        return MemoryBudget.of_machine(device.total_bytes or host.total_bytes)
+    return MemoryBudget.of_gpu(device.total_bytes)

@@ -6,9 +6,7 @@ import logging
 from typing import TYPE_CHECKING, Final
 
 from orin_rerank.engines.bundle import TOKENIZER_FILE, Bundle
-from orin_rerank.engines.onnxruntime_engine import OnnxRuntimeEngine
 from orin_rerank.engines.plan_store import PlanStore
-from orin_rerank.engines.runner import Runner
 from orin_rerank.engines.settings import DeviceChoice, PrecisionChoice
 from orin_rerank.engines.store import EngineStore, default_state_folder
 from orin_rerank.errors import (
@@ -25,10 +23,10 @@ from orin_rerank.lifecycle.accelerators import Accelerators, installed_plans, on
 from orin_rerank.lifecycle.model import LoadedModel
 from orin_rerank.lifecycle.pack_timing import measure_budget
 from orin_rerank.lifecycle.precision import HOW_TO_GET_INT8, find_int8, passed_reason, read_plan_gate
+from orin_rerank.lifecycle.runners import processor_engine, runner_over
 from orin_rerank.lifecycle.self_test import HALF_TOLERANCE, TOLERANCE, read_golden_pairs, self_test
-from orin_rerank.lifecycle.sizes import LADDER, VISION_PATCHES, GraphFiles, capacity_of
+from orin_rerank.lifecycle.sizes import GraphFiles, limited_prompt, processor_plan
 from orin_rerank.packing.budget import TokenBudget
-from orin_rerank.packing.rotary import RotaryTable
 from orin_rerank.prompt.encoder import PromptEncoder
 from orin_rerank.prompt.tokenizer import PromptTokenizer
 from orin_rerank.telemetry.log import fields
@@ -37,16 +35,14 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
+    from orin_rerank.engines.memory_plan import MemoryPlan
     from orin_rerank.engines.plans import PlanSet
-    from orin_rerank.engines.pool import PackCapacity
     from orin_rerank.engines.port import Engine
     from orin_rerank.engines.settings import EngineSettings
-    from orin_rerank.graph.architecture import Architecture
     from orin_rerank.lifecycle.compile_target import CompileTarget
     from orin_rerank.lifecycle.precision import TrustedInt8
-    from orin_rerank.prompt.profile import ImageProfile
 
-__all__ = ["LADDER", "VISION_PATCHES", "GraphFiles", "build_runner", "capacity_of", "load_model", "measure_budget"]
+__all__ = ["load_model"]
 
 _log = logging.getLogger(__name__)
 
@@ -86,6 +82,7 @@ def load_model(
         BundleError: If the bundle is missing, altered, malformed or an INT8 one itself.
         RefusedPrecisionError: If INT8 was asked for and there is none that can be trusted.
         GpuMissingError: If a GPU was asked for, and none of its engines can be had.
+        MemoryShortError: If the model does not fit on this machine, or not enough memory is free.
         SelfTestError: If the engine does not reproduce the bundle's golden pairs.
         EngineError: If the engine fails.
         DeviceLostError: If the GPU is lost; only another process can use it.
@@ -137,6 +134,10 @@ class _Startup:
         """Why the engines before were not taken."""
         return "; ".join(self._problems)
 
+    @property
+    def _why_this_engine(self) -> str:
+        return self._skipped or _ASKED.get(self._settings.device, "plans for this machine are installed")
+
     def _engines(self) -> EngineStore:
         """Where engines are installed; a machine without such a place is a problem only for who looks there."""
         return self._store or EngineStore(default_state_folder())
@@ -184,12 +185,12 @@ class _Startup:
         """An engine on a GPU; None where it cannot be had, and the reason is kept and said."""
         settings, machine, find = self._settings, self._accelerators, self._plans
 
-        def build(longest_pair: int) -> tuple[Engine, PackCapacity]:
+        def build(encoder: PromptEncoder) -> tuple[Engine, MemoryPlan]:
             if where == "TensorRT":
                 return tensorrt_engine(
-                    bundle, precision, settings, longest_pair, lambda target: find(bundle, precision, target), machine
+                    bundle, precision, settings, encoder, lambda target: find(bundle, precision, target), machine
                 )
-            return onnxruntime_engine(bundle, precision, settings, longest_pair, machine)
+            return onnxruntime_engine(bundle, precision, settings, encoder, machine)
 
         try:
             return self._load(bundle, build, reason, tolerance)
@@ -229,24 +230,26 @@ class _Startup:
         processor = self._processor(self._bundle, Precision.FP32)
         return self._load(self._bundle, processor, lambda: self._not_int8, TOLERANCE)
 
-    def _processor(self, bundle: Bundle, precision: Precision) -> Callable[[int], tuple[Engine, PackCapacity]]:
-        def build(longest_pair: int) -> tuple[Engine, PackCapacity]:
-            settings, manifest = self._settings, bundle.manifest
-            capacity = capacity_of(manifest.architecture, settings, longest_pair)
+    def _processor(self, bundle: Bundle, precision: Precision) -> Callable[[PromptEncoder], tuple[Engine, MemoryPlan]]:
+        def build(encoder: PromptEncoder) -> tuple[Engine, MemoryPlan]:
+            settings, host = self._settings, self._accelerators.host_memory()
+            memory = processor_plan(bundle, encoder, precision, host, settings)
+            memory.check_free(host.available_bytes)
             graphs = GraphFiles.of_bundle(bundle, settings.dialect or Dialect.FUSED, precision)
-            return processor_engine(manifest.prompt.image, graphs, capacity, settings), capacity
+            return processor_engine(graphs, memory, settings), memory
 
         return build
 
     def _load(
         self,
         bundle: Bundle,
-        build: Callable[[int], tuple[Engine, PackCapacity]],
+        build: Callable[[PromptEncoder], tuple[Engine, MemoryPlan]],
         reason: Callable[[], str],
         tolerance: float,
     ) -> LoadedModel:
-        """Loads a bundle with the engine that `build` makes, given the longest query with one document in tokens.
+        """Loads a bundle with the engine that `build` makes, given the prompt path with the model's own limits.
 
+        What memory does not hold is cut where requests are encoded.
         Why it is served in this precision is asked once there is an engine.
         """
         if bundle is self._bundle and not self._verified:
@@ -254,9 +257,10 @@ class _Startup:
             self._verified = True
         manifest, settings = bundle.manifest, self._settings
         self._report("building the engine")
-        encoder = PromptEncoder(manifest.prompt, PromptTokenizer.from_file(bundle.folder / TOKENIZER_FILE))
-        engine, capacity = build(encoder.longest_pair)
-        runner = runner_over(engine, manifest.architecture, capacity, settings)
+        tokenizer = PromptTokenizer.from_file(bundle.folder / TOKENIZER_FILE)
+        engine, memory = build(PromptEncoder(manifest.prompt, tokenizer))
+        runner = runner_over(engine, memory)
+        prompt = limited_prompt(manifest.prompt, memory)
         model: LoadedModel | None = None
         try:
             if settings.token_budget is not None:
@@ -267,13 +271,13 @@ class _Startup:
             model = LoadedModel(
                 manifest.name,
                 bundle.digest,
-                manifest.prompt,
-                encoder,
+                prompt,
+                PromptEncoder(prompt, tokenizer),
                 runner,
                 budget,
                 reason(),
                 manifest.source,
-                engine_reason=self._skipped or _ASKED.get(settings.device, "plans for this machine are installed"),
+                engine_reason="; ".join(filter(None, (self._why_this_engine, memory.limits))),
             )
             self._report("comparing golden pairs")
             self_test(model, read_golden_pairs(bundle), tolerance)
@@ -281,61 +285,3 @@ class _Startup:
             (model or runner).close()
             raise
         return model
-
-
-def build_runner(
-    architecture: Architecture,
-    image: ImageProfile | None,
-    graphs: GraphFiles,
-    capacity: PackCapacity,
-    settings: EngineSettings,
-    *,
-    wrap: Callable[[Engine], Engine] = lambda engine: engine,
-) -> Runner:
-    """Builds an engine on the processor over two graphs, and what feeds it packs.
-
-    Args:
-        architecture: The model's.
-        image: How it takes images, None for a text-only model.
-        graphs: What to run.
-        capacity: Of each of the engine's buffers; a query with one document must fit.
-        settings: Threads, memory for caches, and how long to wait for a buffer.
-        wrap: Put between the runner and the engine, by what wants to see or to steer its runs.
-
-    Raises:
-        BundleError: If the engine does not take a graph.
-    """
-    return runner_over(wrap(processor_engine(image, graphs, capacity, settings)), architecture, capacity, settings)
-
-
-def processor_engine(
-    image: ImageProfile | None, graphs: GraphFiles, capacity: PackCapacity, settings: EngineSettings
-) -> OnnxRuntimeEngine:
-    """Builds an engine on the processor; `build_runner` explains the arguments.
-
-    Raises:
-        BundleError: If it does not take a graph.
-    """
-    return OnnxRuntimeEngine(
-        graphs.text,
-        graphs.vision,
-        image,
-        capacity,
-        threads=settings.effective_threads,
-        precision=graphs.precision,
-        pool_timeout_s=settings.pool_timeout_s,
-        weights=graphs.weights,
-    )
-
-
-def runner_over(engine: Engine, architecture: Architecture, capacity: PackCapacity, settings: EngineSettings) -> Runner:
-    """What feeds packs to an engine, which it owns from then on; `build_runner` explains the arguments."""
-    text = architecture.text
-    return Runner(
-        engine,
-        # No position is past the end of the longest sequence.
-        RotaryTable(text.head_dim, text.rope_theta, text.mrope_section, capacity.tokens),
-        feature_bytes=64 << 20 if settings.feature_cache_bytes is None else settings.feature_cache_bytes,
-        prefix_bytes=64 << 20 if settings.prefix_cache_bytes is None else settings.prefix_cache_bytes,
-        vision_patches=VISION_PATCHES,
-    )

@@ -15,6 +15,7 @@ import numpy as np
 
 from orin_rerank.engines.bundle import TOKENIZER_FILE, Bundle
 from orin_rerank.engines.graph_files import model_weights, write_graph_pair
+from orin_rerank.engines.host_memory import read_host_memory
 from orin_rerank.errors import CheckpointError
 from orin_rerank.graph.builder import Dialect, Precision
 from orin_rerank.graph.checkpoint import Checkpoint
@@ -23,7 +24,8 @@ from orin_rerank.graph.probes import ObservedForm, SwitchedForm
 from orin_rerank.graph.scheme import Mode
 from orin_rerank.graph.text import embedding_name
 from orin_rerank.graph.weights import checkpoint_pieces
-from orin_rerank.lifecycle.startup import GraphFiles, build_runner, capacity_of
+from orin_rerank.lifecycle.runners import build_runner
+from orin_rerank.lifecycle.sizes import GraphFiles, processor_plan
 from orin_rerank.packing.budget import TokenBudget
 from orin_rerank.prompt.encoder import PromptEncoder
 from orin_rerank.prompt.tokenizer import PromptTokenizer
@@ -182,10 +184,6 @@ class Workbench:
         return model_weights(architecture, self.checkpoint.entry(embedding).dtype)
 
     def _runner(self, files: GraphFiles, settings: EngineSettings | None = None, wrap: _Wrap | None = None) -> Runner:
-        manifest = self.bundle.manifest
         settings = settings or self.settings
-        capacity = capacity_of(manifest.architecture, settings, self.encoder.longest_pair)
-        image = manifest.prompt.image
-        return build_runner(
-            manifest.architecture, image, files, capacity, settings, wrap=wrap or (lambda engine: engine)
-        )
+        memory = processor_plan(self.bundle, self.encoder, Precision.FP32, read_host_memory(), settings)
+        return build_runner(files, memory, settings, wrap=wrap or (lambda engine: engine))
