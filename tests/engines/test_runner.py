@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
@@ -16,6 +17,9 @@ from orin_rerank.packing.pack import Pack, PackGroup
 from orin_rerank.packing.rotary import RotaryTable
 from orin_rerank.prompt.encoded import EncodedSegment
 from packing.segments import MAX_POSITION, image, segment, text_segment
+
+if TYPE_CHECKING:
+    from orin_rerank.packing.arrays import PackArrays
 
 A, B, C = image(1, 3), image(2, 3), image(3, 5)
 RNG = random.Random(0)
@@ -56,6 +60,28 @@ def test_a_known_prefix_is_not_computed_again() -> None:
     assert result.margins.tolist() == expected(second)
     assert result.tokens == engine.computed[-1] == second.tokens - len(prefix)
     assert runner.knows(other)
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float16])
+@pytest.mark.parametrize("spoilt", [np.nan, np.inf, -np.inf])
+def test_keys_and_values_that_are_no_numbers_are_never_remembered(dtype: type, spoilt: float) -> None:
+    """The margins may be finite all the same: minus infinity as a key is a token that nobody looks at."""
+    engine = FakeEngine(key_value_dtype=dtype)
+    runner = make(engine)
+    prefixes = [some(length=20), some(length=20)]
+    made = pack(*((prefix, [some(length=5)]) for prefix in prefixes))
+
+    def spoil(arrays: PackArrays) -> None:
+        arrays.kept[...] = 0
+        arrays.kept[0, 1, -1, 0, 3] = spoilt  # of the second prefix, and not what the fake writes
+
+    engine.before_run = spoil
+    with pytest.raises(NonFiniteScoreError, match="key or value"):
+        runner.run(made)
+    assert not any(map(runner.knows, prefixes))
+    engine.before_run = lambda arrays: arrays.kept.fill(np.finfo(dtype).max)
+    assert runner.run(made).margins == pytest.approx(expected(made), rel=0.01)
+    assert all(map(runner.knows, prefixes))
 
 
 def test_without_memory_every_prefix_is_computed() -> None:

@@ -34,7 +34,14 @@ from orin_rerank.engines.tensorrt.journal import Journal
 from orin_rerank.engines.tensorrt.load import TEXT_PLAN, VISION_PLAN, load_engine, plan_key, platform_release
 from orin_rerank.engines.tensorrt.profiles import text_profiles, vision_profiles
 from orin_rerank.engines.tensorrt.runtime import PlanRuntime
-from orin_rerank.errors import DeviceLostError, EngineError, InternalError, NonFiniteScoreError, PlanError
+from orin_rerank.errors import (
+    DeviceLostError,
+    EngineClosedError,
+    EngineError,
+    InternalError,
+    NonFiniteScoreError,
+    PlanError,
+)
 from orin_rerank.graph.builder import Dialect, Precision
 from orin_rerank.packing.arrays import PackLayout
 from orin_rerank.prompt.content import RerankInput
@@ -93,7 +100,13 @@ def build(bundle: Bundle, root: Path, precision: Precision = Precision.FP32, tok
 
 
 def load(
-    bundle: Bundle, plans: PlanSet, gpu: FakeGpu, *, slots: int = 2, precision: Precision = Precision.FP32
+    bundle: Bundle,
+    plans: PlanSet,
+    gpu: FakeGpu,
+    *,
+    slots: int = 2,
+    precision: Precision = Precision.FP32,
+    pool_timeout_s: float = 5.0,
 ) -> TensorRtEngine:
     journal = Journal()
     return load_engine(
@@ -103,7 +116,7 @@ def load(
         bundle.manifest.prompt.image,
         capacity_of(bundle, precision),
         slots=slots,
-        pool_timeout_s=5.0,
+        pool_timeout_s=pool_timeout_s,
     )
 
 
@@ -322,6 +335,98 @@ def test_a_lost_gpu_is_never_used_again(
     with pytest.raises(DeviceLostError):  # whoever closes it learns of it, if nobody else did
         runner.close()
     assert gpu.calls == []
+
+
+@pytest.mark.parametrize("integrated", [True, False], ids=["mapped", "copied"])
+def test_a_run_that_wrote_nothing_leaves_no_results_of_the_one_before(
+    vl_bundle: Bundle, vl_encoder: PromptEncoder, plans: PlanSet, integrated: bool
+) -> None:
+    gpu = FakeGpu(integrated=integrated)
+    engine = load(vl_bundle, plans, gpu, slots=1)
+    texts = pairs_of(random_requests(vl_encoder, random.Random(6), 1, 2, []))
+    pictures = pairs_of(random_requests(vl_encoder, random.Random(6), 1, 1, [noise_picture(0, 32, 32)]))
+    runner = make_runner(vl_bundle, engine, remember=False)
+    for pairs in (texts, pictures):
+        margins_of(runner, pairs, [range(len(pairs))])
+    gpu.computes_nothing = True
+    for pairs in (texts, pictures):
+        with pytest.raises(NonFiniteScoreError):
+            margins_of(runner, pairs, [range(len(pairs))])
+    assert engine.pool.used == 0
+    engine.close()
+
+
+def test_closing_waits_for_a_run_and_turns_others_away(
+    vl_bundle: Bundle, vl_encoder: PromptEncoder, plans: PlanSet
+) -> None:
+    gpu = FakeGpu(stream_s=0.3)
+    engine = load(vl_bundle, plans, gpu)
+    runner = make_runner(vl_bundle, engine, remember=False)
+    pairs = pairs_of(random_requests(vl_encoder, random.Random(6), 1, 2, []))
+    right = margins_of(runner, pairs, [[0, 1]])
+    with ThreadPoolExecutor(3) as threads:
+        running = threads.submit(margins_of, runner, pairs, [[0, 1]])
+        while not engine.pool.used:
+            time.sleep(0.005)
+        closing = [threads.submit(engine.close) for _ in range(2)]
+        assert np.array_equal(running.result(10), right)
+        for future in closing:
+            future.result(10)
+    assert gone(gpu)
+    with pytest.raises(EngineClosedError):
+        margins_of(runner, pairs, [[0, 1]])
+    engine.close()
+
+
+def test_what_is_lent_for_too_long_is_not_freed_and_can_be_closed_later(
+    vl_bundle: Bundle, vl_encoder: PromptEncoder, plans: PlanSet, gpu: FakeGpu
+) -> None:
+    engine = load(vl_bundle, plans, gpu, pool_timeout_s=0.1)
+    runner = make_runner(vl_bundle, engine, remember=False)
+    pairs = pairs_of(random_requests(vl_encoder, random.Random(6), 1, 1, []))
+    right = margins_of(runner, pairs, [[0]])
+    layout = PackLayout(pack_of(pairs, [0]), {})
+    with engine.arrays(layout) as arrays:
+        with pytest.raises(EngineError, match="1 of 2 buffers are in use"):
+            engine.close()
+        layout.fill(arrays, runner._rotary, {})
+        engine.run(arrays)
+        assert np.array_equal(arrays.margin, right)
+    engine.close()
+    assert gone(gpu)
+
+
+@pytest.mark.parametrize("call", ["set_input_shape", "infer_shapes", "execute_async_v3"])
+def test_an_error_that_is_kept_keeps_nothing_of_the_gpu(
+    vl_bundle: Bundle, vl_encoder: PromptEncoder, plans: PlanSet, gpu: FakeGpu, call: str
+) -> None:
+    engine = load(vl_bundle, plans, gpu)
+    pairs = pairs_of(random_requests(vl_encoder, random.Random(6), 1, 2, []))
+    gpu.failing[call] = "Error Code 2: Internal Error (no luck)"
+    with pytest.raises(EngineError) as kept:
+        margins_of(make_runner(vl_bundle, engine, remember=False), pairs, [[0, 1]])
+    engine.close()
+    assert gone(gpu)
+    assert "no luck" in str(kept.value)
+
+
+def test_every_context_of_cuda_gets_a_tensorrt_of_its_own(vl_bundle: Bundle, plans: PlanSet, gpu: FakeGpu) -> None:
+    """The device is reset when the first engine goes, and with it what a runtime holds."""
+    for engines in range(1, 4):
+        engine = load(vl_bundle, plans, gpu)
+        assert len(gpu.runtimes) == 1
+        engine.close()
+        assert gone(gpu)
+        assert gpu.opened == engines
+
+
+def test_an_engine_that_nobody_closes_goes_in_order_with_the_process(
+    vl_bundle: Bundle, plans: PlanSet, gpu: FakeGpu
+) -> None:
+    engine = load(vl_bundle, plans, gpu)
+    engine._cuda._close_at_exit()
+    gc.collect()
+    assert (len(gpu.contexts), len(gpu.engines), len(gpu.runtimes), gpu.strays) == (0, 0, 0, 0)
 
 
 def test_a_margin_that_is_no_number_is_an_error(
