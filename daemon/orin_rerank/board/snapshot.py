@@ -1,0 +1,109 @@
+"""Everything that is known of the board at one moment."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from orin_rerank.board.clocks import Clocks, gpu_highest_hz, read_clocks
+from orin_rerank.board.load import Memory, read_fan_share, read_gpu_load, read_memory
+from orin_rerank.board.module import Board, identify_board
+from orin_rerank.board.nvpmodel import CurrentMode, read_current_mode
+from orin_rerank.board.power import Rail, read_rails
+from orin_rerank.board.power_modes import PowerMode, PowerModes, read_power_modes
+from orin_rerank.board.thermal import OverCurrent, Zone, read_over_current, read_throttle_alerts, read_zones
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from orin_rerank.board.paths import BoardPaths
+
+__all__ = ["BoardSnapshot", "fastest_mode", "read_snapshot"]
+
+_MILLI: Final = 1000
+_PROCESSOR_SENSORS: Final = ("coretemp", "k10temp", "zenpower", "cpu_thermal")
+
+
+@dataclass(frozen=True, slots=True)
+class BoardSnapshot:
+    """A board at one moment.
+
+    Attributes:
+        board: What it is.
+        modes: Its power modes; None where it has none.
+        mode: The one that it is in; None where that is not known.
+        clocks: Its clocks.
+        zones: How warm it is.
+        throttled: Units that the hardware slows down for heat.
+        over_current: Its over-current counters; None without any.
+        rails: What it draws.
+        gpu_load: Share of time that the GPU is busy; None where it is not known.
+        fan: How hard the fan is driven, 0 to 1; None without one.
+        memory: Its memory; None where it is not known.
+    """
+
+    board: Board
+    modes: PowerModes | None
+    mode: CurrentMode | None
+    clocks: Clocks
+    zones: list[Zone]
+    throttled: list[str]
+    over_current: OverCurrent | None
+    rails: list[Rail]
+    gpu_load: float | None
+    fan: float | None
+    memory: Memory | None
+
+    @property
+    def hottest(self) -> Zone | None:
+        """The zone that decides: the junction's, which is the highest of all, else whichever is warmest."""
+        known = [zone for zone in self.zones if zone.celsius is not None]
+        junction = next((zone for zone in known if zone.name == "tj"), None)
+        return junction or max(known, key=lambda zone: zone.celsius or 0.0, default=None)
+
+
+def read_snapshot(paths: BoardPaths) -> BoardSnapshot:
+    """Reads all that there is to read, on a Jetson or any other machine.
+
+    Raises:
+        BoardError: If nvpmodel's configuration is there, but defines no mode.
+    """
+    modes = read_power_modes(paths)
+    return BoardSnapshot(
+        board=identify_board(paths),
+        modes=modes,
+        mode=read_current_mode(paths, modes),
+        clocks=read_clocks(paths),
+        zones=read_zones(paths) or _processor_zones(paths),
+        throttled=read_throttle_alerts(paths),
+        over_current=read_over_current(paths),
+        rails=read_rails(paths),
+        gpu_load=read_gpu_load(paths),
+        fan=read_fan_share(paths),
+        memory=read_memory(paths),
+    )
+
+
+def fastest_mode(paths: BoardPaths, board: Board, modes: PowerModes) -> PowerMode:
+    """The power mode in which this board's GPU does most."""
+    highest = gpu_highest_hz(paths)
+    return modes.fastest(gpu_hz=highest) if board.kind is None else modes.fastest(board.kind.tpcs, highest)
+
+
+def _processor_zones(paths: BoardPaths) -> list[Zone]:
+    """What the processor's own sensors say, on machines whose kernel makes no thermal zones of them."""
+    zones = []
+    for folder in paths.glob("/sys/class/hwmon/hwmon[0-9]*"):
+        name = paths.text(folder / "name")
+        if name not in _PROCESSOR_SENSORS:
+            continue
+        readings = [(value, file) for file in folder.glob("temp[0-9]*_input") if (value := paths.number(file))]
+        if readings:
+            value, file = max(readings)
+            zones.append(Zone(name, value / _MILLI, _critical(paths, file)))
+    return zones
+
+
+def _critical(paths: BoardPaths, reading: Path) -> dict[str, float]:
+    value = paths.number(reading.with_name(reading.name.replace("_input", "_crit")))
+    return {"critical": value / _MILLI} if value else {}

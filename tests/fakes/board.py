@@ -1,0 +1,352 @@
+"""Directory trees that stand for boards, with programs that answer as theirs do.
+
+A tree has a board's files below one folder: device tree, /etc/nvpmodel.conf, thermal zones, rails, clocks. Its
+`nvpmodel` and `jetson_clocks` are shell scripts that read and write these files as the real ones do, with their
+messages, down to the question whether to reboot that is asked of a standard input that may be closed. What they are to
+do out of the ordinary stands in files below `fake/`:
+
+=======================  ==============================================================================
+`needs_reboot`           numbers of the modes that need one, a line each
+`fail_times`             how many more times a mode is refused as it is when the driver is not up yet
+`warnings`               what nvpmodel prints before everything else
+`calls`                  every call of either program, a line each
+`booted_mode`            what `reboot` makes of a mode that was confirmed
+=======================  ==============================================================================
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import shutil
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+
+from orin_rerank.board.paths import BoardPaths
+
+__all__ = [
+    "AGX_ORIN_32",
+    "AGX_ORIN_64",
+    "BOARDS",
+    "NANO_8",
+    "NANO_8_SUPER",
+    "NX_16",
+    "NX_16_SUPER",
+    "BoardSpec",
+    "make_board",
+    "make_pc",
+]
+
+PROGRAMS: Final = Path(__file__).parent / "board_programs"
+
+GPU: Final = "sys/class/devfreq/17000000.gpu"
+
+R36: Final = "# R36 (release), REVISION: 4.7, GCID: 42132812, BOARD: generic, EABI: aarch64, DATE: Thu Sep 18 2025"
+R39: Final = "# R39 (release), REVISION: 2.1, GCID: 47004141, BOARD: generic, EABI: aarch64, DATE: Mon Aug 10 2026"
+
+_NX_RAILS: Final = (("VDD_IN", 5024, 1528), ("VDD_CPU_GPU_CV", 5024, 392), ("VDD_SOC", 5016, 480))
+
+
+@dataclass(frozen=True)
+class Mode:
+    """A power mode of a fake board; -1 for no cap."""
+
+    id: int
+    name: str
+    gpu_hz: int
+    tpc_mask: int = 0
+    cores: int = 8
+    emc_hz: int = 0
+
+
+@dataclass(frozen=True)
+class BoardSpec:
+    """What a fake board is like."""
+
+    key: str
+    part: str
+    carrier: str
+    model: str
+    memory_kib: int
+    cores: int
+    tpcs: int
+    gpu_clocks: tuple[int, ...]
+    modes: tuple[Mode, ...]
+    default: int
+    fastest: int
+    release: str = R36
+    rails: tuple[tuple[str, int, int], ...] = (
+        ("VDD_IN", 5024, 1528),
+        ("VDD_CPU_GPU_CV", 5024, 392),
+        ("VDD_SOC", 5016, 480),
+    )
+    emc_hz: int = 3_199_000_000
+    off_zones: tuple[str, ...] = ("cv0", "cv1", "cv2")
+    extra: dict[str, str] = field(default_factory=dict)
+
+
+def _clocks(*megahertz: float) -> tuple[int, ...]:
+    return tuple(round(clock * 1_000_000) for clock in megahertz)
+
+
+_AGX_CLOCKS: Final = _clocks(306, 408, 510, 612, 714, 816, 918, 1020, 1122, 1224, 1300.5)
+_NX_CLOCKS: Final = _clocks(306, 408, 510, 612, 714, 816, 918)
+_NX_SUPER_CLOCKS: Final = (*_NX_CLOCKS, *_clocks(1020, 1122, 1173))
+_NANO_CLOCKS: Final = _clocks(306, 408, 510, 612, 624.75)
+_NANO_SUPER_CLOCKS: Final = _clocks(306, 408, 510, 612, 714, 816, 918, 1020)
+_AGX_RAILS: Final = (
+    ("VDD_GPU_SOC", 19_080, 640),
+    ("VDD_CPU_CV", 19_080, 240),
+    ("VIN_SYS_5V0", 5048, 968),
+    ("NC", 0, 0),
+    ("VDDQ_VDD2_1V8AO", 19_088, 120),
+    ("sum of shunt voltages", 0, 0),
+)
+
+AGX_ORIN_64: Final = BoardSpec(
+    "agx-orin-64",
+    "p3701-0005",
+    "p3737-0000",
+    "NVIDIA Jetson AGX Orin Developer Kit",
+    64_349_000,
+    12,
+    8,
+    _AGX_CLOCKS,
+    (
+        Mode(0, "MAXN", -1, 0, 12),
+        Mode(1, "MODE_15W", 420_750_000, 248, 4, 2_133_000_000),
+        Mode(2, "MODE_30W", 624_750_000, 240, 8),
+        Mode(3, "MODE_50W", 828_750_000, 0, 12),
+    ),
+    default=2,
+    fastest=0,
+    rails=_AGX_RAILS,
+)
+AGX_ORIN_32: Final = BoardSpec(
+    "agx-orin-32",
+    "p3701-0004",
+    "p3737-0000",
+    "NVIDIA Jetson AGX Orin 32GB",
+    31_300_000,
+    8,
+    7,
+    _AGX_CLOCKS[:-3],
+    (
+        Mode(0, "MAXN", -1, 0, 8),
+        Mode(1, "MODE_15W", 420_750_000, 120, 4, 2_133_000_000),
+        Mode(2, "MODE_30W", 624_750_000, 112, 8),
+        Mode(3, "MODE_40W", 828_750_000, 0, 8),
+    ),
+    default=2,
+    fastest=0,
+    rails=_AGX_RAILS,
+)
+NX_16: Final = BoardSpec(
+    "orin-nx-16",
+    "p3767-0000",
+    "p3768-0000",
+    "NVIDIA Jetson Orin NX Reference Kit",
+    15_655_000,
+    8,
+    4,
+    _NX_CLOCKS,
+    (
+        Mode(0, "MAXN", -1, 0, 8),
+        Mode(1, "10W", 612_000_000, 252, 4, 2_133_000_000),
+        Mode(2, "15W", 612_000_000, 0, 4, 2_133_000_000),
+        Mode(3, "25W", 408_000_000, 0, 8, 3_199_000_000),
+    ),
+    default=2,
+    fastest=0,
+)
+NX_16_SUPER: Final = dataclasses.replace(
+    NX_16,
+    key="orin-nx-16-super",
+    part="p3767-0000-super",
+    gpu_clocks=_NX_SUPER_CLOCKS,
+    default=4,
+    fastest=0,
+    modes=(Mode(0, "MAXN_SUPER", -1, 0, 8), *NX_16.modes[1:], Mode(4, "40W", 1_122_000_000, 0, 8)),
+    release=R39,
+)
+NANO_8: Final = BoardSpec(
+    "orin-nano-8", "p3767-0005", "p3768-0000", "NVIDIA Jetson Orin Nano Developer Kit", 7_810_000, 6, 4, _NANO_CLOCKS,
+    (Mode(0, "15W", 624_750_000, 0, 6, 2_133_000_000), Mode(1, "7W", 408_000_000, 252, 4, 2_133_000_000)),
+    default=0, fastest=0, emc_hz=2_133_000_000,
+)  # fmt: skip
+NANO_8_SUPER: Final = dataclasses.replace(
+    NANO_8,
+    key="orin-nano-8-super",
+    part="p3767-0005-super",
+    model="NVIDIA Jetson Orin Nano Developer Kit Super",
+    gpu_clocks=_NANO_SUPER_CLOCKS,
+    default=1,
+    fastest=2,
+    emc_hz=3_199_000_000,
+    modes=(
+        Mode(0, "15W", 612_000_000, 0, 6, 2_133_000_000),
+        Mode(1, "25W", 918_000_000, 0, 6),
+        Mode(2, "MAXN_SUPER", -1, 0, 6),
+        Mode(3, "7W", 408_000_000, 252, 4, 2_133_000_000),
+    ),
+    release=R39,
+)
+
+BOARDS: Final = (AGX_ORIN_64, AGX_ORIN_32, NX_16, NX_16_SUPER, NANO_8, NANO_8_SUPER)
+"""`fastest` of each is what a person would choose with the table of clocks in hand."""
+
+
+def make_board(root: Path, spec: BoardSpec, *, mode: int | None = None) -> BoardPaths:
+    """Makes a board's tree, as it is after boot: in its default mode or another, clocks not locked."""
+    files = {
+        "proc/device-tree/compatible": f"nvidia,{spec.carrier}+{spec.part}\0nvidia,{spec.part}\0nvidia,tegra234\0",
+        "proc/device-tree/model": f"{spec.model}\0",
+        "proc/meminfo": f"MemTotal:       {spec.memory_kib} kB\nMemFree:        {spec.memory_kib // 3} kB\n"
+        f"MemAvailable:   {spec.memory_kib * 3 // 4} kB\nSwapTotal:      {spec.memory_kib // 2} kB\n"
+        f"SwapFree:       {spec.memory_kib // 2} kB\n",
+        "etc/nv_tegra_release": spec.release + "\n",
+        "etc/nvpmodel.conf": nvpmodel_conf(spec),
+        "sys/devices/system/cpu/present": f"0-{spec.cores - 1}\n",
+        "sys/devices/platform/gpu.0/load": "0\n",
+        f"{GPU}/available_frequencies": " ".join(map(str, spec.gpu_clocks)) + "\n",
+        f"{GPU}/min_freq": f"{spec.gpu_clocks[0]}\n",
+        f"{GPU}/max_freq": f"{spec.gpu_clocks[-1]}\n",
+        f"{GPU}/cur_freq": f"{spec.gpu_clocks[0]}\n",
+        "sys/kernel/debug/bpmp/debug/clk/emc/min_rate": "204000000\n",
+        "sys/kernel/debug/bpmp/debug/clk/emc/max_rate": f"{spec.emc_hz}\n",
+        "sys/kernel/debug/bpmp/debug/clk/emc/rate": f"{min(2_133_000_000, spec.emc_hz)}\n",
+        "sys/block/zram0/disksize": f"{spec.memory_kib * 1024 // 4}\n",
+        "fake/calls": "",
+        "fake/tpcs": f"{spec.tpcs}\n",
+        **_cpus(spec),
+        **_zones(spec),
+        **_hwmon(spec),
+        **spec.extra,
+    }
+    for path, text in files.items():
+        file = root / path
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(text)
+    for program in PROGRAMS.iterdir():
+        target = root / "usr" / ("sbin" if program.name == "nvpmodel" else "bin") / program.name
+        target.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(program, target)
+        target.chmod(0o755)
+    number = spec.default if mode is None else mode
+    status = root / "var/lib/nvpmodel/status"
+    status.parent.mkdir(parents=True, exist_ok=True)
+    status.write_text(f"pmode:{number:04d} fmode:quiet\n")
+    return BoardPaths(root)
+
+
+def make_pc(root: Path) -> BoardPaths:
+    """Makes the tree of a PC."""
+    files = {
+        "proc/meminfo": "MemTotal:       32650000 kB\nMemAvailable:   30000000 kB\nSwapTotal: 0 kB\nSwapFree: 0 kB\n",
+        "sys/class/dmi/id/product_name": "Some PC\n",
+        "sys/devices/system/cpu/present": "0-15\n",
+        "sys/class/hwmon/hwmon0/name": "coretemp\n",
+        "sys/class/hwmon/hwmon0/temp1_input": "45000\n",
+        "sys/class/hwmon/hwmon0/temp1_crit": "100000\n",
+        "sys/class/hwmon/hwmon0/temp2_input": "47000\n",
+        "sys/class/hwmon/hwmon0/temp2_crit": "100000\n",
+    }
+    for path, text in files.items():
+        file = root / path
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(text)
+    return BoardPaths(root)
+
+
+def nvpmodel_conf(spec: BoardSpec) -> str:
+    """A board's /etc/nvpmodel.conf, with the odd spacing that NVIDIA's have."""
+    lines = ["# FILES ARE READ BY NVPMODEL", "< PARAM TYPE=FILE NAME=CPU_ONLINE >"]
+    lines += [f"CORE_{core} /sys/devices/system/cpu/cpu{core}/online" for core in range(spec.cores)]
+    lines += [
+        "< PARAM TYPE=FILE NAME=TPC_POWER_GATING >",
+        "TPC_PG_MASK /sys/devices/platform/gpu.0/tpc_pg_mask",
+        "< PARAM TYPE=CLOCK NAME=GPU >",
+        "FREQ_TABLE /sys/class/devfreq/17000000.gpu/available_frequencies",
+        "MAX_FREQ /sys/class/devfreq/17000000.gpu/max_freq",
+        "MIN_FREQ /sys/class/devfreq/17000000.gpu/min_freq",
+        "< PARAM TYPE=CLOCK NAME=EMC >",
+        "MAX_FREQ /sys/kernel/nvpmodel_clk_cap/emc",
+        "",
+    ]
+    for mode in spec.modes:
+        attributes = (f"ID={mode.id}", f"NAME={mode.name}")
+        lines.append(
+            f"< POWER_MODEL {' '.join(attributes)} >" if mode.id % 2 else f"<POWER_MODEL {'  '.join(attributes[::-1])}>"
+        )
+        lines += [f"CPU_ONLINE CORE_{core} {int(core < mode.cores)}" for core in range(spec.cores)]
+        lines += [
+            f"TPC_POWER_GATING TPC_PG_MASK {mode.tpc_mask}",
+            "GPU_POWER_CONTROL_ENABLE GPU_PWR_CNTL_EN on",
+            "GPU MIN_FREQ 0",
+            f"GPU MAX_FREQ  {mode.gpu_hz}",
+            "GPU_POWER_CONTROL_DISABLE GPU_PWR_CNTL_DIS auto",
+            f"EMC MAX_FREQ {mode.emc_hz}",
+            "DLA0_CORE MAX_FREQ -1",
+            "",
+        ]
+    return "\n".join([*lines, f"< PM_CONFIG DEFAULT={spec.default} >", ""])
+
+
+def _cpus(spec: BoardSpec) -> dict[str, str]:
+    files = {}
+    for core in range(spec.cores):
+        folder = f"sys/devices/system/cpu/cpu{core}"
+        files[f"{folder}/online"] = "1\n"
+        files[f"{folder}/cpufreq/scaling_min_freq"] = "729600\n"
+        files[f"{folder}/cpufreq/scaling_max_freq"] = "1497600\n"
+        files[f"{folder}/cpufreq/scaling_cur_freq"] = "1497600\n"
+        files[f"{folder}/cpufreq/scaling_governor"] = "schedutil\n"
+    return files
+
+
+def _zones(spec: BoardSpec) -> dict[str, str]:
+    files = {}
+    temperatures = {
+        "cpu": 49_468,
+        "gpu": 50_125,
+        "cv0": 0,
+        "cv1": 0,
+        "cv2": 0,
+        "soc0": 50_031,
+        "soc1": 50_531,
+        "soc2": 48_906,
+        "tj": 50_531,
+    }
+    for number, (name, millidegrees) in enumerate(temperatures.items()):
+        folder = f"sys/class/thermal/thermal_zone{number}"
+        files[f"{folder}/type"] = f"{name}-thermal\n" if number % 2 == 0 else f"{name.upper()}-Thermal\n"
+        if name not in spec.off_zones:
+            files[f"{folder}/temp"] = f"{millidegrees}\n"
+        for trip, (kind, value) in enumerate(
+            (("passive", 99_000), ("critical", 104_500), ("active", 51_000), ("active", 70_000))
+        ):
+            files[f"{folder}/trip_point_{trip}_type"] = f"{kind}\n"
+            files[f"{folder}/trip_point_{trip}_temp"] = f"{value}\n"
+    alerts = ("cpu", "gpu", "soc0", "soc1", "soc2", "cv0", "cv1", "cv2")
+    kinds = [*(f"{name}-throttle-alert" for name in alerts), "hot-surface-alert", "devfreq-17000000.gpu", "pwm-fan"]
+    for number, kind in enumerate(kinds):
+        files[f"sys/class/thermal/cooling_device{number}/type"] = f"{kind}\n"
+        files[f"sys/class/thermal/cooling_device{number}/cur_state"] = "1\n" if kind == "pwm-fan" else "0\n"
+    return files
+
+
+def _hwmon(spec: BoardSpec) -> dict[str, str]:
+    files = {
+        "sys/class/hwmon/hwmon0/name": "pwmfan\n",
+        "sys/class/hwmon/hwmon0/pwm1": "102\n",
+        "sys/class/hwmon/hwmon1/name": "ina3221\n",
+        "sys/class/hwmon/hwmon2/name": "soctherm_oc\n",
+        "sys/class/hwmon/hwmon2/oc1_event_cnt": "0\n",
+        "sys/class/hwmon/hwmon2/oc2_event_cnt": "0\n",
+        "sys/class/hwmon/hwmon2/oc3_event_cnt": "27390\n",
+    }
+    for number, (label, millivolts, milliamperes) in enumerate(spec.rails, 1):
+        files[f"sys/class/hwmon/hwmon1/in{number}_label"] = f"{label}\n"
+        files[f"sys/class/hwmon/hwmon1/in{number}_input"] = f"{millivolts}\n"
+        files[f"sys/class/hwmon/hwmon1/curr{number}_input"] = f"{milliamperes}\n"
+    return files
