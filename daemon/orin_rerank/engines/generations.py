@@ -7,7 +7,7 @@
         previous -> 1-77ab03c5e90d     what was; kept because a process may be reading it
         1-77ab03c5e90d/  2-1f0c9a41d2e7/
         .staging-<name>/               being written
-        .lock                          held while something is
+        .lock                          held while something is, and while the place is removed
 
 What is written goes into a staging folder. Its last step into service is one rename of a link, so whenever the machine
 or the process stops, what is in service is the old folder or the new one. What an interruption leaves is cleared away
@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import os
 import re
 import shutil
 from typing import TYPE_CHECKING, Final
@@ -34,7 +35,10 @@ __all__ = ["Generations"]
 _CURRENT: Final = "current"
 _PREVIOUS: Final = "previous"
 _STAGING: Final = ".staging-"
+_LOCK: Final = ".lock"
 _GENERATION: Final = re.compile(r"(\d+)-[0-9a-f]{12}")
+_ATTEMPTS: Final = 100
+"""How often a place is made again that others remove; each time they were done with it."""
 
 
 class Generations:
@@ -77,8 +81,7 @@ class Generations:
         folder = self.place / f"{_STAGING}{name}"
         with contextlib.ExitStack() as held:
             with self.writing():
-                self.place.mkdir(parents=True, exist_ok=True)
-                held.enter_context(_lock(self.place / ".lock"))
+                held.enter_context(self._locked(make=True))
                 for stale in self.place.glob(f"{_STAGING}*"):  # nobody else's: the lock is ours
                     if not (resume and stale == folder):
                         shutil.rmtree(stale)
@@ -124,16 +127,23 @@ class Generations:
         return installed
 
     def remove(self) -> None:
-        """Removes everything here.
+        """Removes everything here; nothing where there is no such place.
 
         Raises:
             StoreBusyError: If another process is writing here.
             StoreError: If the place cannot be written to.
         """
-        with self.writing(), _lock(self.place / ".lock"):
+        with self.writing(), contextlib.suppress(FileNotFoundError), self._locked(make=False):
             for link in (_CURRENT, _PREVIOUS):  # first, so that no reader is sent to what is half gone
                 (self.place / link).unlink(missing_ok=True)
-            shutil.rmtree(self.place)
+            for path in self.place.iterdir():
+                if path.is_dir() and not path.is_symlink():
+                    shutil.rmtree(path)
+                elif path.name != _LOCK:
+                    path.unlink()
+            (self.place / _LOCK).unlink()  # from here on the place may be another's, who makes a lock of his own
+            with contextlib.suppress(OSError):
+                self.place.rmdir()
 
     @contextlib.contextmanager
     def writing(self) -> Iterator[None]:
@@ -143,6 +153,41 @@ class Generations:
         except OSError as error:
             item = str(error.filename or self.place)
             raise StoreError(f"cannot be written: {error.strerror}", item=item) from error
+
+    @contextlib.contextmanager
+    def _locked(self, *, make: bool) -> Iterator[None]:
+        """Holds the place's lock, which ends with the process, however that ends.
+
+        Whoever removes a place removes the lock with it. So a lock counts only if it is still the one that others find
+        here: one that was opened before, and taken after, locks nobody out.
+
+        Args:
+            make: Whether to make the place where there is none.
+
+        Raises:
+            FileNotFoundError: If there is no such place, and it is not to be made.
+            StoreBusyError: If another process holds the lock.
+            OSError: If the place cannot be written to.
+        """
+        path = self.place / _LOCK
+        for _ in range(_ATTEMPTS):
+            with contextlib.ExitStack() as held:
+                try:
+                    if make:
+                        self.place.mkdir(parents=True, exist_ok=True)
+                    file = held.enter_context(path.open("w"))
+                    fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                    is_current = os.path.samestat(os.fstat(file.fileno()), path.stat())
+                except FileNotFoundError:
+                    if not make:
+                        raise
+                    continue
+                except BlockingIOError:
+                    break
+                if is_current:
+                    yield
+                    return
+        raise StoreBusyError("another process is making an engine for this bundle", item=str(path))
 
     def _clear(self) -> None:
         """Removes folders that are neither in service nor were before."""
@@ -163,14 +208,3 @@ def _target(link: Path) -> Path | None:
         return None
     except OSError as error:
         raise StoreError(f"cannot be read: {error.strerror}", item=str(link)) from error
-
-
-@contextlib.contextmanager
-def _lock(path: Path) -> Iterator[None]:
-    """Holds a lock that ends with the process, however that ends."""
-    with path.open("w") as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError as error:
-            raise StoreBusyError("another process is making an engine for this bundle", item=str(path)) from error
-        yield
