@@ -53,6 +53,11 @@ def stop_when_asked(plan: Path) -> None:
     plan.with_name("stopped").touch()
 
 
+def die_over_a_line() -> None:
+    os.write(sys.stdout.fileno(), b'{"event": "BuilderSaid", "severity": "WARN')
+    die(signal.SIGKILL)
+
+
 def lose_memory_and_not_know_it() -> None:
     sys.stderr.write(NVMAP)
     failed(NO_KERNEL)
@@ -68,6 +73,8 @@ ENDS = {
     "good": lambda plan, _: done(plan),
     "killed": lambda _, __: die(signal.SIGKILL),
     "killed-above-256-mib": succeed_in_256_mib,
+    "killed-over-a-line": lambda _, __: die_over_a_line(),
+    "real-time-signal": lambda _, __: die(signal.SIGRTMIN + 3),  # type: ignore[arg-type]
     "nvmap": lambda _, __: die(signal.SIGABRT, NVMAP),
     "nvmap-then-no-kernel": lambda _, __: lose_memory_and_not_know_it(),
     "cuda": lambda _, __: failed(CUDA, why="memory"),

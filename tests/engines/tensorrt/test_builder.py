@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import signal
+import subprocess
 import sys
 import threading
 import time
@@ -10,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from orin_rerank.cli.exit_codes import ExitCode
 from orin_rerank.engines.tensorrt.builder import CHILD, BuildLimits, PlanBuilder
 from orin_rerank.engines.tensorrt.job import BuilderSaid, BuildJob, PhaseStarted, StepDone
 from orin_rerank.engines.tensorrt.profiles import Extent, ShapeProfile
@@ -18,6 +21,7 @@ from orin_rerank.errors import (
     BuildError,
     BuildOutOfMemoryError,
     BuildTimeoutError,
+    EngineError,
     GraphRefusedError,
     InternalError,
     TensorRtMissingError,
@@ -67,6 +71,7 @@ def test_attempts_are_few(builder: PlanBuilder, tmp_path: Path) -> None:
     ("name", "says"),
     [
         ("killed", "SIGKILL"),
+        ("killed-over-a-line", "SIGKILL"),
         ("nvmap", "error 12"),
         ("nvmap-then-no-kernel", "error 12"),
         ("cuda", "Cuda Runtime (out of memory)"),
@@ -93,6 +98,7 @@ def test_memory_that_ran_out(builder: PlanBuilder, tmp_path: Path, name: str, sa
         ("missing", TensorRtMissingError, "no bindings"),
         ("segfault", BuildError, "segfault.onnx: the process that compiles ended by signal SIGSEGV: a last word"),
         ("says-nothing", BuildError, "ended by exit status 0"),
+        ("real-time-signal", BuildError, f"ended by signal {signal.SIGRTMIN + 3}"),
         ("hangs-at-the-end", BuildError, "fell silent for good"),
         ("babbles", InternalError, "no event"),
     ],
@@ -165,6 +171,28 @@ def test_the_real_process_says_that_there_is_no_compiler(tmp_path: Path) -> None
     command = ("env", f"PYTHONPATH={tmp_path}", *CHILD)
     with pytest.raises(TensorRtMissingError, match=r"tensorrt: cannot be imported: libnvinfer\.so\.10"):
         PlanBuilder(command=command).build(job_of("good", tmp_path))
+
+
+def test_what_lies_in_the_working_folder_is_no_module_of_ours(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Python 3.10 imports from there, and knows no PYTHONSAFEPATH."""
+    work = tmp_path / "work"
+    work.mkdir()
+    for name in ("tensorrt", "tensorrt_rtx", "json", "numpy", "orin_rerank", "contextlib", "traceback"):
+        (work / f"{name}.py").write_text(f"open({str(tmp_path / name)!r}, 'w').close()\nraise ImportError('a trap')\n")
+    monkeypatch.chdir(work)
+    job = job_of("good", tmp_path / "graphs")
+    (tmp_path / "graphs").mkdir()
+    with pytest.raises(EngineError) as caught:  # which one depends on what is installed here; there is no such graph
+        PlanBuilder(command=CHILD).build(job)
+    assert type(caught.value) in {TensorRtMissingError, GraphRefusedError}, str(caught.value)
+    assert "trap" not in str(caught.value)
+    assert names_in(tmp_path) == {"work", "graphs"}
+
+
+def test_a_bug_in_the_real_process_is_told_by_its_last_line() -> None:
+    done = subprocess.run(CHILD, input=b"no job\n", capture_output=True, check=False, timeout=60)
+    assert done.returncode == ExitCode.INTERNAL
+    assert b"JSONDecodeError" in done.stderr.splitlines()[-1]
 
 
 def test_a_job_travels_whole(tmp_path: Path) -> None:

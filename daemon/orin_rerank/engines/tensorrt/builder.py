@@ -29,8 +29,17 @@ if TYPE_CHECKING:
 
 __all__ = ["CHILD", "BuildLimits", "BuildReport", "PlanBuilder"]
 
-CHILD: Final = (sys.executable, "-m", "orin_rerank.engines.tensorrt.child")
-"""What runs as the process that compiles."""
+CHILD: Final = (
+    sys.executable,
+    "-c",
+    "import sys; sys.path[:] = filter(None, sys.path); from orin_rerank.engines.tensorrt.child import run; run()",
+)
+"""What runs as the process that compiles.
+
+What lies in the folder that this was started in is no module of ours, so the empty entry that stands for it goes before
+anything is imported. PYTHONSAFEPATH would do the same, but not for Python 3.10; isolation (`-I`) would also pass over
+PYTHONPATH and the user's packages, where a board may have its TensorRT.
+"""
 
 _POLL_S: Final = 0.1
 _ADVICE: Final = (

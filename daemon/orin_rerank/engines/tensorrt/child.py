@@ -15,8 +15,9 @@ import os
 import sys
 import threading
 import time
+import traceback
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NoReturn
 
 from orin_rerank.engines.tensorrt.job import BuildFailed, BuildJob, Failure, event_to_line
 from orin_rerank.errors import (
@@ -30,10 +31,11 @@ from orin_rerank.errors import (
 if TYPE_CHECKING:
     from orin_rerank.engines.tensorrt.job import BuildEvent, Watch
 
-__all__ = ["main"]
+__all__ = ["main", "run"]
 
 _ORPHANED: Final = 3
 """What the process exits with where nobody waits for it any more."""
+_BUG: Final = 70
 _LAST_STEP_S: Final = 10.0
 _FAILURES: Final[tuple[tuple[type[OrinRerankError], str], ...]] = (
     (GraphRefusedError, Failure.REFUSED),
@@ -55,6 +57,19 @@ def main() -> int:
     outcome = _compile(job, tell, cancelled)
     tell(outcome)
     return 1 if isinstance(outcome, BuildFailed) else 0
+
+
+def run() -> NoReturn:
+    """Compiles one graph and ends the process."""
+    code = _BUG
+    try:
+        code = main()
+    except BaseException:  # noqa: BLE001  # its last line is what the parent tells
+        traceback.print_exc()
+    finally:
+        # Not sys.exit(): libraries of a GPU have crashed or hung at their own unloading, and all of worth is on disk.
+        sys.stderr.flush()
+        os._exit(code)
 
 
 def _compile(job: BuildJob, tell: Watch, cancelled: threading.Event) -> BuildEvent:
@@ -94,10 +109,3 @@ def _wait_for_the_end_of_input(cancelled: threading.Event) -> None:
     # A step may take minutes. The parent does not wait for it, and where there is no parent any more, nobody does.
     time.sleep(_LAST_STEP_S)
     os._exit(_ORPHANED)
-
-
-if __name__ == "__main__":
-    # Not sys.exit(): libraries of a GPU have crashed at their own unloading, and everything of worth is on disk.
-    code = main()
-    sys.stderr.flush()
-    os._exit(code)

@@ -49,8 +49,6 @@ class BuildProcess:
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             start_new_session=True,
-            # What lies in the folder that this was started in is no module of ours; Python 3.10 does not know this yet.
-            env={**os.environ, "PYTHONSAFEPATH": "1"},
         )
         assert self._process.stdin is not None
         assert self._process.stdout is not None
@@ -115,14 +113,16 @@ class BuildProcess:
             )
         how = f"exit status {code}"
         if code < 0:
-            how = f"signal {signal.Signals(-code).name}"
+            known = {number.value: number.name for number in signal.Signals}
+            how = f"signal {known.get(-code, -code)}"
         said = self._tail[-1] if self._tail else "it said nothing"
         return BuildError(f"the process that compiles ended by {how}: {said}", item=graph)
 
     def _read_events(self, stream: IO[bytes]) -> None:
         with stream:
             for line in stream:
-                self._events.put(_event(line))
+                if line.endswith(b"\n"):  # else it died over it, and how it did is to be told
+                    self._events.put(_event(line))
         self._events.put(None)
 
     def _read_errors(self, stream: IO[bytes]) -> None:
