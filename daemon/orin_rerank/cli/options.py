@@ -9,7 +9,15 @@ import typer
 
 from orin_rerank.engines.settings import DeviceChoice, PrecisionChoice
 
-__all__ = ["AddressOption", "BundleOption", "DeviceOption", "JsonOption", "PrecisionOption", "SocketOption"]
+__all__ = [
+    "AddressOption",
+    "BundleOption",
+    "DeviceOption",
+    "JsonOption",
+    "MaxTokensOption",
+    "PrecisionOption",
+    "SocketOption",
+]
 
 BundleOption = Annotated[
     Path | None,
@@ -31,6 +39,16 @@ DeviceOption = Annotated[
     typer.Option(
         help="What to compute on: the processor, an NVIDIA GPU (by TensorRT where plans are installed for it, else by "
         "ONNX Runtime), or the GPU where it can be used.",
+    ),
+]
+MaxTokensOption = Annotated[
+    int | None,
+    typer.Option(
+        metavar="TOKENS",
+        min=256,
+        help="Longest query with one document, for `build` and `serve` alike; else the model's own limit, or what "
+        "memory holds.",
+        show_default=False,
     ),
 ]
 JsonOption = Annotated[bool, typer.Option("--json", help="Write JSON instead of a table.")]

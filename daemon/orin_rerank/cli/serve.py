@@ -11,6 +11,7 @@ import typer
 from orin_rerank.cli.options import (  # noqa: TC001 - typer reads annotations at run time
     BundleOption,
     DeviceOption,
+    MaxTokensOption,
     PrecisionOption,
 )
 from orin_rerank.engines.settings import DeviceChoice, EngineSettings, PrecisionChoice
@@ -67,6 +68,7 @@ def serve(
             metavar="TOKENS", min=16, help="Tokens in one pack; else what measuring finds best.", show_default=False
         ),
     ] = None,
+    max_tokens: MaxTokensOption = None,
     log_level: Annotated[LogLevel, typer.Option(help="How much the journal says.")] = LogLevel.INFO,
 ) -> int:
     """Run the daemon in the foreground until SIGTERM or Ctrl-C.
@@ -94,7 +96,9 @@ def serve(
 
     try:
         settings = ServerSettings(socket=(socket or default_socket()).absolute(), tcp=tcp)
-        engine = EngineSettings(precision=precision, device=device, threads=threads, token_budget=token_budget)
+        engine = EngineSettings(
+            precision=precision, device=device, threads=threads, token_budget=token_budget, max_tokens=max_tokens
+        )
     except SettingsError as error:
         error.item = f"--{(error.item or 'serve').replace('_', '-')}"
         raise

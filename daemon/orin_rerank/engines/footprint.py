@@ -48,7 +48,7 @@ _OVERHEAD: Final = {
     EngineKind.PROCESSOR: 0,
 }
 """CUDA's context, the kernels that are loaded into it, and what the libraries keep. An allowance, not a measurement."""
-_SCORE_COPIES: Final = {EngineKind.TENSORRT: 2, EngineKind.ONNXRUNTIME_CUDA: 3, EngineKind.PROCESSOR: 2}
+_SCORE_COPIES: Final = {EngineKind.ONNXRUNTIME_CUDA: 3, EngineKind.PROCESSOR: 2}
 """How often the scores of all tokens with all tokens are there at a time."""
 _BUILD_FACTOR: Final = 2.9
 _VISUAL: Final = "model.visual."
@@ -104,7 +104,7 @@ def scratch_bytes(
     return text if images is None else max(text, _vision_scratch(architecture, images, kind))
 
 
-def build_bytes(architecture: Architecture, precision: Precision, workspace: int) -> int:
+def build_bytes(architecture: Architecture, precision: Precision, scratch: int) -> int:
     """What compiling takes at its peak, in the process that compiles.
 
     The parser holds the weights, the builder does, and then there is the plan. Text and vision are compiled one after
@@ -113,36 +113,37 @@ def build_bytes(architecture: Architecture, precision: Precision, workspace: int
     Args:
         architecture: The model's.
         precision: What is compiled.
-        workspace: The limit that the builder is given; it tries what it compiles.
+        scratch: Of one slot: the builder tries what it compiles.
     """
     text = sum(
         spec.nbytes
         for spec in _stored(architecture, quantized=precision.quantized)
         if not spec.name.startswith(_VISUAL)
     )
-    return math.ceil(_BUILD_FACTOR * text) + workspace + overhead_bytes(EngineKind.TENSORRT)
+    return math.ceil(_BUILD_FACTOR * text) + scratch + overhead_bytes(EngineKind.TENSORRT)
 
 
 def _text_scratch(architecture: Architecture, c: PackCapacity, kind: EngineKind) -> int:
-    """Scores of a block of heads, twice, or the feed-forward layer; and what lives meanwhile."""
+    """Mask, activations and copies of prefixes' rows; and the scores, where attention is not one kernel."""
     text = architecture.text
-    width = np.dtype(c.key_value_dtype).itemsize
     pairs = c.tokens * (c.known_rows + c.tokens)
-    scores = _SCORE_COPIES[kind] * width * text.heads * pairs
-    wide = 4 * 2 * text.intermediate * c.tokens
-    kept = c.keep_rows * c.prefix_row_bytes
-    residual = 4 * text.hidden * c.tokens * (2 + c.taps)
-    return 4 * pairs + residual + kept + max(scores, wide)
+    activations = 4 * c.tokens * (2 * text.intermediate + (4 + c.taps) * text.hidden)
+    prefixes = 3 * c.keep_rows * c.prefix_row_bytes // 2
+    if kind is EngineKind.TENSORRT:
+        return pairs + activations + prefixes
+    width = np.dtype(c.key_value_dtype).itemsize
+    return 4 * pairs + activations + prefixes + _SCORE_COPIES[kind] * width * text.heads * pairs
 
 
 def _vision_scratch(architecture: Architecture, c: ImageCapacity, kind: EngineKind) -> int:
     """The same of the vision encoder, whose attention has no mask."""
     vision = architecture.vision
     assert vision is not None
-    scores = _SCORE_COPIES[kind] * 2 * vision.heads * c.patches**2
-    wide = 4 * 2 * vision.intermediate * c.patches
-    residual = 4 * vision.hidden * c.patches * 3 + 4 * c.hidden * (c.patches // c.merge) * c.outputs
-    return residual + max(scores, wide)
+    activations = 4 * c.patches * (2 * vision.intermediate + 6 * vision.hidden)
+    features = 4 * c.hidden * (c.patches // c.merge) * c.outputs
+    if kind is EngineKind.TENSORRT:
+        return activations + features
+    return activations + features + _SCORE_COPIES[kind] * 4 * vision.heads * c.patches**2
 
 
 def _stored(architecture: Architecture, *, quantized: bool) -> Iterable[WeightSpec]:

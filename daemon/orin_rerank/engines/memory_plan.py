@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from orin_rerank.engines.capacity import ImageCapacity, PackCapacity
+    from orin_rerank.engines.host_memory import HostMemory
     from orin_rerank.graph.architecture import Architecture
     from orin_rerank.graph.builder import Precision
     from orin_rerank.prompt.profile import ImageProfile
@@ -142,7 +143,8 @@ class MemoryPlan:
         image: How images are taken: as the model does, or smaller where a picture would leave a pair too little room.
         capacity: Of each slot, for packs.
         images: Of each slot, for runs of the vision encoder.
-        workspace_bytes: What TensorRT's builder may plan to use while a graph runs: scratch memory of one slot.
+        workspace_bytes: Scratch memory of one slot that TensorRT's builder may plan for, 0 where nothing is compiled:
+            as much as fits, for what it needs is known only once it has compiled. It keeps to the limit or fails.
         feature_cache_bytes: For features of images seen lately.
         prefix_cache_bytes: For keys and values of prefixes seen lately.
         needs: What it comes to.
@@ -198,7 +200,7 @@ class MemoryPlan:
         """What the process that compiles its plans takes at its peak; 0 where nothing is compiled."""
         if self.kind is not EngineKind.TENSORRT:
             return 0
-        return build_bytes(self.model.architecture, self.precision, self.workspace_bytes)
+        return build_bytes(self.model.architecture, self.precision, self.needs.scratch // self.slots)
 
     @property
     def start_bytes(self) -> int:
@@ -210,6 +212,24 @@ class MemoryPlan:
         if self.kind.on_gpu:
             return needs.device
         return needs.weights + (needs.buffers + needs.scratch) // self.slots
+
+    def check_build(self, host: HostMemory) -> None:
+        """Makes sure, before a graph is compiled, that there is enough memory for it.
+
+        Args:
+            host: The machine's memory. Most of what a builder takes is the host's, and can be swapped.
+
+        Raises:
+            MemoryShortError: If there is not.
+        """
+        needed, free = self.build_bytes, host.available_bytes + host.swap_free_bytes
+        if free < needed:
+            raise MemoryShortError(
+                f"compiling {self.precision.value} takes {gib(needed)} at its peak and {gib(free)} are free, swap "
+                f"included: stop other programs that use memory, or add {gib(needed - free)} of swap for the build",
+                needed_bytes=needed,
+                available_bytes=free,
+            )
 
     def check_free(self, free_bytes: int, host_free_bytes: int | None = None) -> None:
         """Makes sure, before anything is taken, that there is enough.

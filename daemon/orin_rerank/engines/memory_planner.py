@@ -213,10 +213,8 @@ class _Planner:
         image = _limited_image(model.image, max_tokens)
         images = None if image is None else ImageCapacity.of_model(image, taps=capacity.taps, hidden=capacity.hidden)
         scratch = scratch_bytes(model.architecture, capacity, images, kind)
-        workspace = 0
         if kind is EngineKind.TENSORRT:
-            # The builder keeps to this limit or fails, so what a plan asks for at run time is bounded, whatever it is.
-            workspace = scratch = _up_to_mib(max(_LEAST_WORKSPACE, scratch + scratch // 8))
+            scratch = max(_LEAST_WORKSPACE, scratch + scratch // 8)
         feature_cache, prefix_cache = self._caches(capacity, images, 2 if slots > 1 else 1)
         needs = MemoryNeeds(
             weights=weight_bytes(model.architecture, precision, kind, model.stored_bytes.get(precision)),
@@ -226,7 +224,7 @@ class _Planner:
             overhead=overhead_bytes(kind),
             process=_PROCESS,
         )
-        return MemoryPlan(
+        plan = MemoryPlan(
             model=model,
             precision=precision,
             kind=kind,
@@ -237,11 +235,16 @@ class _Planner:
             image=image,
             capacity=capacity,
             images=images,
-            workspace_bytes=workspace,
+            workspace_bytes=0,
             feature_cache_bytes=feature_cache,
             prefix_cache_bytes=prefix_cache,
             needs=needs,
         )
+        if kind is not EngineKind.TENSORRT:
+            return plan
+        left = (self._usable - _together([plan] * len(self.precisions))) // (slots * len(self.precisions))
+        spare = min(left, self._usable - plan.build_bytes)
+        return dataclasses.replace(plan, workspace_bytes=_to_mib(scratch + max(0, spare)))
 
     def _caches(self, capacity: PackCapacity, images: ImageCapacity | None, each: int) -> tuple[int, int]:
         """Bytes for features and for prefixes: as they are set, else for `each` of the largest and many usual ones."""
@@ -292,5 +295,5 @@ def _limited_image(image: ImageProfile | None, max_tokens: int) -> ImageProfile 
     return image if image.max_pixels <= most else dataclasses.replace(image, max_pixels=max(image.min_pixels, most))
 
 
-def _up_to_mib(nbytes: int) -> int:
-    return nbytes + -nbytes % _MIB
+def _to_mib(nbytes: int) -> int:
+    return nbytes // _MIB * _MIB

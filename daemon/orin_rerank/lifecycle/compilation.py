@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from orin_rerank.engines.host_memory import read_host_memory
 from orin_rerank.engines.tensorrt.job import BuildJob
 from orin_rerank.errors import (
     DeviceLostError,
@@ -115,6 +116,7 @@ class Compilation:
 
         Raises:
             RefusedPrecisionError: If INT8 cannot be judged, or is refused where other plans are in service that passed.
+            MemoryShortError: If there is not enough memory to compile a plan.
             BuildError: If a plan could not be compiled.
             StoreError: If plans cannot be written, or another process is compiling for this bundle.
             DeviceLostError: If the GPU is lost while plans are judged.
@@ -201,11 +203,12 @@ class Compilation:
         if entry := staged.finished.get(plan.name):
             self._spectator.on_plan(self._work, plan, entry, None)
             return
+        self._work.memory.check_build(read_host_memory())
         job = BuildJob(
             plan.graph,
             staged.path(plan.name),
             plan.profiles,
-            self._options.workspace_bytes,
+            self._options.workspace_bytes or self._work.memory.workspace_bytes,
             timing_cache=self._timing_cache,
             level=self._options.level,
             target=self._target.sibling,

@@ -24,6 +24,7 @@ from orin_rerank.errors import (
     BundleError,
     CalibrationError,
     DatasetError,
+    MemoryShortError,
     RefusedPrecisionError,
     SettingsError,
 )
@@ -33,7 +34,7 @@ from orin_rerank.lifecycle.plan_work import EngineToCompile, PlanToCompile, engi
 from orin_rerank.lifecycle.precision import HOW_TO_GET_INT8, find_int8
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterable, Iterator
     from typing import TypeAlias
 
     from orin_rerank.engines.bundle import Bundle
@@ -65,7 +66,8 @@ class CompileOptions:
 
     Attributes:
         settings: What the engine will be served with: plans are for its precision and its token budget.
-        workspace_bytes: What a kernel may use beside inputs and outputs; halved where memory is short.
+        workspace_bytes: Scratch memory that a plan may ask for; halved where memory is short. None means what there is
+            room for.
         level: How hard to look for fast kernels, from 0 to 5.
         again: Whether to compile what is installed already.
 
@@ -74,12 +76,12 @@ class CompileOptions:
     """
 
     settings: EngineSettings = field(default_factory=EngineSettings)
-    workspace_bytes: int = 1 << 30
+    workspace_bytes: int | None = None
     level: int = 3
     again: bool = False
 
     def __post_init__(self) -> None:
-        if self.workspace_bytes < _LEAST_WORKSPACE:
+        if self.workspace_bytes is not None and self.workspace_bytes < _LEAST_WORKSPACE:
             raise SettingsError(f"must be {_LEAST_WORKSPACE >> 20} MiB or more", item="workspace")
         if not 0 <= self.level <= 5:
             raise SettingsError(f"must be from 0 to 5, not {self.level}", item="level")
@@ -118,6 +120,7 @@ def compile_bundle(
         RefusedPrecisionError: If INT8 was asked for and there is none that can be trusted, or its plans are refused.
         DatasetError, CalibrationError: If INT8 was asked for, and there is nothing to judge it by.
         DeviceLostError: If the GPU is lost while plans are judged.
+        MemoryShortError: If a precision that was asked for, or each of them, does not fit on this machine.
         BuildError: If a plan could not be compiled; see `PlanBuilder.build`.
         StoreError: If plans cannot be written, or another process is compiling for this bundle.
     """
@@ -128,13 +131,13 @@ def compile_bundle(
     found = list(_bundles(source, wanted, engines, spectator))
     if target.sibling is None and open_judge is not None:
         found = [one for one in found if _can_be_judged(one, open_judge, wanted, spectator)]
-    work = [engine_to_compile(one.bundle, one.precision, options.settings, target, plans) for one in found]
-    spectator.on_work(work)
+    todo = _that_fit(found, options, target, plans, spectator)
+    spectator.on_work([work for _, work in todo])
     cache = engines.root / "timing" / f"{target.runtime.replace(' ', '-')}.cache"
     compiled: list[CompiledEngine] = []
 
-    def make(one: _Found, todo: EngineToCompile) -> None:
-        making = Compilation(todo, options, target, plans, builder, spectator, cache, one.judge)
+    def make(one: _Found, work: EngineToCompile) -> None:
+        making = Compilation(work, options, target, plans, builder, spectator, cache, one.judge)
         try:
             compiled.append(making.run())
             compiled[-1].check_gate()
@@ -142,9 +145,13 @@ def compile_bundle(
             if wanted is PrecisionChoice.INT8:
                 raise
             spectator.on_warning(str(error))
+        except MemoryShortError as error:
+            if not compiled:
+                raise
+            spectator.on_warning(str(error))
 
-    for one, todo in zip(found, work, strict=True):
-        make(one, todo)
+    for one, work in todo:
+        make(one, work)
     return compiled
 
 
@@ -177,6 +184,28 @@ def _bundles(
     if choice is not PrecisionChoice.INT8:
         source.verify(spectator.on_report)
         yield _Found(source, Precision.FP16)
+
+
+def _that_fit(
+    found: Iterable[_Found],
+    options: CompileOptions,
+    target: CompileTarget,
+    plans: PlanStore,
+    spectator: CompileSpectator,
+) -> list[tuple[_Found, EngineToCompile]]:
+    """What is to be compiled, without precisions that the machine has no memory to serve; one has to be left."""
+    short: MemoryShortError | None = None
+    fits = []
+    for one in found:
+        try:
+            fits.append((one, engine_to_compile(one.bundle, one.precision, options.settings, target, plans)))
+        except MemoryShortError as error:  # noqa: PERF203 - two of them at most
+            short = error
+    if short is not None and not fits:
+        raise short
+    if short is not None:
+        spectator.on_warning(f"not everything is compiled: {short}")
+    return fits
 
 
 def _can_be_judged(one: _Found, open_judge: OpenJudge, choice: PrecisionChoice, spectator: CompileSpectator) -> bool:
