@@ -5,6 +5,7 @@ Each command imports what it needs when it runs, so that `--help` and `status` a
 
 from __future__ import annotations
 
+import logging
 import os
 import sys
 import traceback
@@ -16,6 +17,7 @@ from typer.exceptions import Abort, TyperException
 
 from orin_rerank import __version__
 from orin_rerank.cli.build import build
+from orin_rerank.cli.bundle import bundle_app
 from orin_rerank.cli.calibrate import calibrate
 from orin_rerank.cli.engines import engines
 from orin_rerank.cli.evaluate import evaluate
@@ -31,6 +33,7 @@ from orin_rerank.errors import (
     DeadlineError,
     GpuMissingError,
     GraphRefusedError,
+    NewerBundleError,
     OrinRerankError,
     OverloadedError,
     StoreBusyError,
@@ -51,6 +54,7 @@ app = typer.Typer(
 )
 for command in (serve, rank, status, evaluate, calibrate, build, engines, export):
     app.command(help=help_of(command), epilog=_EPILOG)(command)
+app.add_typer(bundle_app, name="bundle")
 
 
 _HINTS: Final[tuple[tuple[type[OrinRerankError], str], ...]] = (
@@ -63,6 +67,7 @@ _HINTS: Final[tuple[tuple[type[OrinRerankError], str], ...]] = (
     ),
     (GpuMissingError, "pycuda has to be installed, and nvidia-smi or tegrastats to show a GPU"),
     (GraphRefusedError, "export the checkpoint again with this version; if it is refused still, report this line"),
+    (NewerBundleError, "a later orin-rerank wrote it: update this one, or export the checkpoint again with it"),
     (BuildError, "what is compiled is kept: the same command goes on from there"),
     (StoreBusyError, "wait until it is done"),
 )
@@ -102,7 +107,13 @@ app.callback(help=f"{help_of(options)}\n\nExit codes:\n\n{exit_code_help()}")(op
 
 def main() -> NoReturn:
     """Runs the command line and exits."""
-    sys.exit(run(sys.argv[1:]))
+    code = run(sys.argv[1:])
+    if code == ExitCode.DEVICE_LOST:
+        # Libraries over a lost GPU crash, or never end, when the interpreter unloads them.
+        logging.shutdown()
+        sys.stderr.flush()
+        os._exit(code)
+    sys.exit(code)
 
 
 def run(arguments: Sequence[str]) -> int:

@@ -12,7 +12,8 @@
 A derived bundle is a bundle too: one in INT8, made from the full-precision one that its manifest names as its source.
 Its golden margins are its own, recorded when it was made, and quantization/ holds how it came about.
 
-The format is versioned: a reader refuses a `format` that it does not know.
+The format is versioned: a reader refuses a `format` that it does not know. docs/bundle.md describes it for who writes or
+reads bundles by other means.
 """
 
 from __future__ import annotations
@@ -25,8 +26,8 @@ from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any, Final
 
 from orin_rerank.engines.durable import replace_file
-from orin_rerank.engines.sealed import seal, unseal
-from orin_rerank.errors import BundleError
+from orin_rerank.engines.sealed import FormatError, seal, unseal
+from orin_rerank.errors import BundleError, NewerBundleError
 from orin_rerank.graph.architecture import Architecture, TextArchitecture, VisionArchitecture
 from orin_rerank.graph.builder import Dialect, Precision
 from orin_rerank.prompt.profile import ImageProfile, PromptFamily, PromptProfile
@@ -116,10 +117,14 @@ class Manifest:
         """Reads a manifest's text.
 
         Raises:
+            NewerBundleError: If it is of a later format.
             BundleError: If it is malformed or of another format.
         """
         try:
             value = unseal(text, FORMAT)
+        except FormatError as error:
+            kind = NewerBundleError if error.newer else BundleError
+            raise kind(str(error), item=MANIFEST_FILE) from error
         except ValueError as error:
             raise BundleError(str(error), item=MANIFEST_FILE) from error
         try:
@@ -181,18 +186,30 @@ class Bundle:
         Raises:
             BundleError: If a file is missing or altered; the item names it.
         """
-        for name, entry in self.manifest.files.items():
+        for name in self.manifest.files:
             report(f"verifying {name}")
-            path = self.folder / name
-            try:
-                size = path.stat().st_size
-                digest = hash_file(path)
-            except OSError as error:
-                raise BundleError(f"cannot be read: {error.strerror}", item=str(path)) from error
+            self.verify_file(name)
+
+    def verify_file(self, name: str, progress: Callable[[int], None] = lambda _: None) -> None:
+        """Compares one file with the manifest.
+
+        Args:
+            name: A file that the manifest names.
+            progress: Told the bytes of each piece that was read.
+
+        Raises:
+            BundleError: If it is missing or altered; the item names it.
+        """
+        entry, path = self.manifest.files[name], self.folder / name
+        try:
+            size = path.stat().st_size
             if size != entry.bytes:
                 raise BundleError(f"has {size} bytes, not {entry.bytes}", item=str(path))
-            if digest != entry.sha256:
-                raise BundleError("does not have the contents that the manifest names", item=str(path))
+            digest = hash_file(path, progress)
+        except OSError as error:
+            raise BundleError(f"cannot be read: {error.strerror}", item=str(path)) from error
+        if digest != entry.sha256:
+            raise BundleError("does not have the contents that the manifest names", item=str(path))
 
     def graph(self, dialect: Dialect, precision: Precision) -> GraphEntry:
         """Finds a pair of graphs.
@@ -211,12 +228,13 @@ def write_manifest(folder: Path, manifest: Manifest) -> None:
     replace_file(folder / MANIFEST_FILE, manifest.to_json().encode())
 
 
-def hash_file(path: Path) -> str:
-    """SHA-256 of a file, in hexadecimal, read in pieces."""
+def hash_file(path: Path, progress: Callable[[int], None] = lambda _: None) -> str:
+    """SHA-256 of a file, in hexadecimal, read in pieces, whose bytes `progress` is told."""
     digest = hashlib.sha256()
     with path.open("rb") as file:
         while block := file.read(1 << 20):
             digest.update(block)
+            progress(len(block))
     return digest.hexdigest()
 
 

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from orin_rerank.graph.builder import Dialect, Precision
     from orin_rerank.graph.product import ProductForm
 
-__all__ = ["model_weights", "write_graph_pair"]
+__all__ = ["graph_pair", "model_weights", "write_graph_pair"]
 
 
 def model_weights(architecture: Architecture, matrices: str) -> WeightFile:
@@ -33,6 +33,36 @@ def model_weights(architecture: Architecture, matrices: str) -> WeightFile:
     if vision is not None:
         specs += vision_weights(vision, matrices=matrices)
     return WeightFile(WEIGHTS_FILE, specs)
+
+
+def graph_pair(
+    architecture: Architecture,
+    weights: WeightFile,
+    dialect: Dialect,
+    precision: Precision,
+    *,
+    text_form: ProductForm | None = None,
+    vision_form: ProductForm | None = None,
+) -> tuple[onnx.ModelProto, onnx.ModelProto | None]:
+    """The decoder graph of one dialect and precision, and the vision encoder graph where the model has one.
+
+    `write_graph_pair` explains the arguments.
+    """
+    vision = architecture.vision
+    text = text_graph(
+        architecture.text,
+        weights,
+        vl=vision is not None,
+        taps=0 if vision is None else len(vision.deepstack_layers),
+        dialect=dialect,
+        precision=precision,
+        # A processor, for which the graphs without float16 are, loses more by cutting the product up than it gains.
+        merged=precision.half,
+        form=text_form,
+    )
+    if vision is None:
+        return text, None
+    return text, vision_graph(vision, weights, dialect=dialect, precision=precision, form=vision_form)
 
 
 def write_graph_pair(
@@ -56,25 +86,15 @@ def write_graph_pair(
         text_form: How the decoder's products are written; None writes them as plain floating-point products.
         vision_form: The same for the vision encoder. A form holds one graph's state, so no two graphs share one.
     """
-    vision = architecture.vision
     suffix = f"{dialect.value}.{precision.value}.onnx"
-    entry = GraphEntry(dialect, precision, f"text.{suffix}", None if vision is None else f"vision.{suffix}")
-    check = (out / weights.name).exists()
-    model = text_graph(
-        architecture.text,
-        weights,
-        vl=vision is not None,
-        taps=0 if vision is None else len(vision.deepstack_layers),
-        dialect=dialect,
-        precision=precision,
-        # A processor, for which the graphs without float16 are, loses more by cutting the product up than it gains.
-        merged=precision.half,
-        form=text_form,
+    entry = GraphEntry(
+        dialect, precision, f"text.{suffix}", None if architecture.vision is None else f"vision.{suffix}"
     )
-    _save(model, out / entry.text, check=check)
+    check = (out / weights.name).exists()
+    text, vision = graph_pair(architecture, weights, dialect, precision, text_form=text_form, vision_form=vision_form)
+    _save(text, out / entry.text, check=check)
     if vision is not None and entry.vision is not None:
-        model = vision_graph(vision, weights, dialect=dialect, precision=precision, form=vision_form)
-        _save(model, out / entry.vision, check=check)
+        _save(vision, out / entry.vision, check=check)
     return entry
 
 

@@ -9,7 +9,19 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-__all__ = ["json_digest", "seal", "unseal"]
+__all__ = ["FormatError", "json_digest", "seal", "unseal"]
+
+
+class FormatError(ValueError):
+    """The text is of another format than the one asked for.
+
+    Attributes:
+        newer: Whether it is a later one, which an older version cannot know.
+    """
+
+    def __init__(self, found: object, known: int) -> None:
+        super().__init__(f"is of format {found!r}; this version reads {known}")
+        self.newer = isinstance(found, int) and found > known
 
 
 def seal(value: Mapping[str, Any]) -> str:
@@ -25,7 +37,8 @@ def unseal(text: str, format_number: int) -> dict[str, Any]:
         format_number: What its `format` must be.
 
     Raises:
-        ValueError: If it is of another format, or damaged; the message says which, for a person.
+        FormatError: If it is of another format.
+        ValueError: If it is damaged; the message says how, for a person.
     """
     try:
         value = json.loads(text)
@@ -34,7 +47,7 @@ def unseal(text: str, format_number: int) -> dict[str, Any]:
     if not isinstance(value, dict) or not {"format", "sha256"} <= value.keys():
         raise ValueError("is malformed: no object with a format and a SHA-256")
     if value["format"] != format_number:
-        raise ValueError(f"is of format {value['format']!r}; this version reads {format_number}")
+        raise FormatError(value["format"], format_number)
     if value.pop("sha256") != _digest(value):
         raise ValueError("does not have the contents that its own SHA-256 names")
     return value

@@ -104,6 +104,11 @@ class PromptTokenizer:
         except KeyError:
             raise BundleError(f"has no token {token.name}", item=self._source) from None
 
+    @property
+    def largest_id(self) -> int:
+        """The largest id of any token, added or not: an embedding needs a row for it."""
+        return max(*self._tokenizer.get_vocab().values(), *self._added.values())
+
     def encode_pieces(self, pieces: Sequence[Piece]) -> list[int]:
         """Ids of template pieces, one after another."""
         ids: list[int] = []
