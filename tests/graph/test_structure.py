@@ -15,9 +15,9 @@ if TYPE_CHECKING:
     from orin_rerank.engines.bundle import Bundle, GraphEntry
 
 PRIMITIVE = {
-    "Add", "And", "Cast", "Concat", "Div", "Equal", "Erf", "Gather", "Gemm", "Identity", "LayerNormalization",
-    "LessOrEqual", "MatMul", "Mul", "Or", "Range", "ReduceMean", "Reshape", "Shape", "Sigmoid", "Softmax", "Split",
-    "Sqrt", "Squeeze", "Sub", "Tanh", "Transpose", "Unsqueeze", "Where",
+    "Add", "And", "Cast", "Concat", "Div", "Equal", "Erf", "Expand", "Gather", "Gemm", "Identity", "LayerNormalization",
+    "LessOrEqual", "MatMul", "Mul", "Or", "Range", "ReduceMean", "Reshape", "Shape", "Sigmoid", "Slice", "Softmax",
+    "Split", "Sqrt", "Squeeze", "Sub", "Tanh", "Transpose", "Unsqueeze", "Where",
 }  # fmt: skip
 FUSED = {"Attention", "Gelu", "RMSNormalization", "RotaryEmbedding"}
 
@@ -102,6 +102,30 @@ def test_wrong_external_ranges_would_be_noticed() -> None:
     assert (both.shape, both.nbytes) == ((7, 2), 28)
     assert both.offset == first.offset
     assert weights.slice("b").offset == first.offset + first.nbytes
+
+
+@pytest.mark.parametrize("precision", [Precision.FP32, Precision.FP16])
+def test_what_was_just_widened_is_cut_before_it_is(precision: Precision) -> None:
+    builder = GraphBuilder("g", WeightFile("w", []), Dialect.PRIMITIVE, precision)
+    product = builder.op("Identity", builder.input("x", precision.onnx_type, ["rows", 5]))
+    parts = builder.split(builder.cast(product, TensorProto.FLOAT), 2, 3)
+    for part, width in zip(parts, (2, 3), strict=True):
+        builder.output(part, f"of {width}", TensorProto.FLOAT, ["rows", width])
+    model = builder.model()
+    onnx.checker.check_model(model, full_check=True)
+    casts = ["Cast", "Cast"] if precision.half else []
+    assert [node.op_type for node in model.graph.node] == ["Identity", "Split", *casts, "Identity", "Identity"]
+
+
+def test_what_has_another_reader_stays_whole() -> None:
+    builder = GraphBuilder("g", WeightFile("w", []), Dialect.PRIMITIVE, Precision.FP16)
+    wide = builder.cast(builder.input("x", TensorProto.FLOAT16, ["rows", 2]), TensorProto.FLOAT)
+    builder.output(builder.op("Abs", wide), "all", TensorProto.FLOAT, ["rows", 2])
+    for i, part in enumerate(builder.split(wide, 1, 1)):
+        builder.output(part, f"part {i}", TensorProto.FLOAT, ["rows", 1])
+    model = builder.model()
+    onnx.checker.check_model(model, full_check=True)
+    assert [node.op_type for node in model.graph.node][:2] == ["Cast", "Abs"]
 
 
 @pytest.mark.parametrize("precision", Precision)

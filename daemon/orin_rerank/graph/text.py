@@ -44,8 +44,8 @@ if TYPE_CHECKING:
 __all__ = ["embedding_name", "text_graph", "text_weights"]
 
 _MASKED: Final[dict[int, float]] = {TensorProto.FLOAT: -1e30, TensorProto.FLOAT16: -3e4}
-"""By the type of the products, what is added to a score that may not count: finite in that type, so that no arithmetic
-on it gives NaN, and exp() of it is 0. With float16's infinity a runtime's attention gave NaN."""
+"""By the type of the products, what a score becomes that may not count, or what is added to it: finite in that type, so
+that no arithmetic on it gives NaN, and exp() of it is 0. With float16's infinity a runtime's attention gave NaN."""
 
 
 def _prefix(vl: bool) -> str:
@@ -142,17 +142,17 @@ class _TextGraph:
         last = b.input("last", TensorProto.INT32, ["documents"])
         kind = b.precision.onnx_type
         known_shape: list[int | str] = [arch.layers, 2, "known", arch.kv_heads, arch.head_dim]
-        # [L, 2, C, G, D] as [2 L, C, G D]: row by row what the projections give, and one Gather a layer takes
-        known = b.input("known", kind, known_shape)
-        self._known = b.op("Reshape", known, b.shape(2 * arch.layers, -1, arch.kv_heads * arch.head_dim))
+        self._known = b.input("known", kind, known_shape)
         known_id = b.input("known_id", TensorProto.INT32, ["known"])
         self._keep = b.input("keep", TensorProto.INT32, ["keep"])
-        bias = self._mask(prefix_id, document_id, known_id)
+        mask = self._mask(prefix_id, document_id, known_id)
         for i in range(arch.layers):
             final = i == arch.layers - 1
+            rows = None
+            if final:
+                rows, mask = last, self._mask(prefix_id, document_id, known_id, last)
             with b.scope(f"layers.{i}"):
-                rows = last if final else None
-                hidden = self._layer(i, hidden, (cos, sin), bias, rows)
+                hidden = self._layer(i, hidden, (cos, sin), mask, rows)
                 if i < self.taps and not final:  # a document's last token is text, to which no feature is added
                     hidden = b.op("Add", hidden, deepstack[i], name="deepstack")
         with b.scope("head"):
@@ -172,39 +172,42 @@ class _TextGraph:
             is_text = b.op("Unsqueeze", b.op("Equal", visual_index, b.constant(0, np.int32)), b.shape(1))
             return b.op("Where", is_text, hidden, b.op("Gather", visual, visual_index, axis=0), name="inserted")
 
-    def _mask(self, prefix_id: str, document_id: str, known_id: str) -> str:
-        """float32 `[S, C + S]`: 0 where the row's token sees the column's, else a large negative number."""
-        b = self.b
-        with b.scope("mask"):
-            tokens = b.op("Shape", prefix_id)
-            places = b.op(
-                "Range", b.constant(0, np.int64), b.op("Squeeze", tokens, b.shape(0)), b.constant(1, np.int64)
-            )
-            column, row = b.shape(0), b.shape(1)
-            row_prefix = b.op("Unsqueeze", prefix_id, row)
-            earlier = b.op("LessOrEqual", b.op("Unsqueeze", places, column), b.op("Unsqueeze", places, row))
-            same_prefix = b.op("Equal", b.op("Unsqueeze", prefix_id, column), row_prefix)
-            key_document = b.op("Unsqueeze", document_id, column)
-            same_document = b.op("Equal", key_document, b.op("Unsqueeze", document_id, row))
-            in_prefix = b.op("Equal", key_document, b.constant(0, np.int32))
-            seen = b.op("And", b.op("And", earlier, same_prefix), b.op("Or", in_prefix, same_document))
-            known = b.op("Equal", b.op("Unsqueeze", known_id, column), row_prefix)
-            every = b.op("Concat", known, seen, axis=1)
-            return b.op(
-                "Where",
-                every,
-                b.constant(0.0, np.float32),
-                b.constant(_MASKED[b.precision.onnx_type], np.float32),
-                name="bias",
-            )
+    def _mask(self, prefix_id: str, document_id: str, known_id: str, rows: str | None = None) -> str:
+        """Which columns a row's token sees: `[S, C + S]`; with `rows`, those rows of it.
 
-    def _layer(self, i: int, hidden: str, rotary: tuple[str, str], bias: str, rows: str | None) -> str:
+        Boolean, a quarter of the memory: at 11,000 tokens 150 MB. For fused attention a float32 bias, 0 where it sees.
+        """
+        b = self.b
+        with b.scope("mask" if rows is None else "mask_of_last"):
+            tokens = b.op("Squeeze", b.op("Shape", prefix_id), b.shape(0))
+            places = b.op("Range", b.constant(0, np.int64), tokens, b.constant(1, np.int64))
+            # Of rows the ids are gathered, not the mask: a second reader would have a compiler store that twice.
+            seeing = [places, prefix_id, document_id]
+            if rows is not None:
+                seeing = [b.op("Cast", rows, to=TensorProto.INT64)]
+                seeing += [b.op("Gather", ids, rows, axis=0) for ids in (prefix_id, document_id)]
+            row_place, row_prefix, row_document = (b.op("Unsqueeze", ids, b.shape(1)) for ids in seeing)
+            place, prefix, document, known_prefix = (
+                b.op("Unsqueeze", ids, b.shape(0)) for ids in (places, prefix_id, document_id, known_id)
+            )
+            earlier = b.op("LessOrEqual", place, row_place)
+            same_prefix = b.op("Equal", prefix, row_prefix)
+            same_document = b.op("Equal", document, row_document)
+            in_prefix = b.op("Equal", document, b.constant(0, np.int32))
+            seen = b.op("And", b.op("And", earlier, same_prefix), b.op("Or", in_prefix, same_document))
+            every = b.op("Concat", b.op("Equal", known_prefix, row_prefix), seen, axis=1, name="seen")
+            if b.dialect is Dialect.PRIMITIVE:
+                return every
+            masked = b.constant(_MASKED[b.precision.onnx_type], np.float32)
+            return b.op("Where", every, b.constant(0.0, np.float32), masked, name="bias")
+
+    def _layer(self, i: int, hidden: str, rotary: tuple[str, str], mask: str, rows: str | None) -> str:
         """One decoder layer; with `rows`, only those rows of it."""
         b = self.b
         name = f"{_prefix(self.vl)}layers.{i}."
         with b.scope("attention"):
             normed = self._rms_norm(hidden, b.weight(f"{name}input_layernorm.weight"))
-            attended = self._attention(i, normed, rotary, bias, rows)
+            attended = self._attention(i, normed, rotary, mask, rows)
             output = b.linear(attended, f"{name}self_attn.o_proj.weight", place=f"layers.{i}.output", name="output")
             residual = hidden if rows is None else b.op("Gather", hidden, rows, axis=0)
             hidden = b.op("Add", residual, output, name="residual")
@@ -217,7 +220,7 @@ class _TextGraph:
             down = b.linear(gated, f"{name}mlp.down_proj.weight", place=f"layers.{i}.down", name="down")
             return b.op("Add", hidden, down, name="residual")
 
-    def _attention(self, i: int, normed: str, rotary: tuple[str, str], bias: str, rows: str | None) -> str:
+    def _attention(self, i: int, normed: str, rotary: tuple[str, str], mask: str, rows: str | None) -> str:
         """Attention of `normed` `[S, H]` to itself; returns `[rows, heads * head_dim]`."""
         b, arch = self.b, self.arch
         name = f"{_prefix(self.vl)}layers.{i}.self_attn."
@@ -230,21 +233,21 @@ class _TextGraph:
         place = f"layers.{i}.qkv"
         if rows is None:
             query, key, value = self._project(normed, names, place, "qkv")
-            query_cos, query_sin, query_bias = cos, sin, bias
+            query_cos, query_sin = cos, sin
         else:
             query_weight = next(iter(names))
             del names[query_weight]
             key, value = self._project(normed, names, place, "kv")
             chosen = b.op("Gather", normed, rows, axis=0)
             query = b.linear(chosen, query_weight, place=place, name="query")
-            query_cos, query_sin, query_bias = (b.op("Gather", x, rows, axis=0) for x in (cos, sin, bias))
+            query_cos, query_sin = (b.op("Gather", x, rows, axis=0) for x in (cos, sin))
         query = self._heads(query, nq, f"{name}q_norm.weight", query_cos, query_sin)
         key = self._heads(key, nkv, f"{name}k_norm.weight", cos, sin)
         kind = b.precision.onnx_type
         key, value = self._with_known(i, b.cast(key, kind), b.cast(b.op("Unsqueeze", value, b.shape(0)), kind))
         if b.dialect is Dialect.FUSED:
-            return self._fused_attention(query, key, value, query_bias)
-        return self._primitive_attention(query, key, value, query_bias)
+            return self._fused_attention(query, key, value, mask)
+        return self._primitive_attention(query, key, value, mask)
 
     def _project(self, value: str, widths: dict[str, int], place: str, name: str) -> list[str]:
         """Products of `value` with several weights that lie side by side, given with their output widths."""
@@ -252,7 +255,7 @@ class _TextGraph:
         if not self.merged:
             return [b.linear(value, weight, place=place, name=name) for weight in widths]
         product = b.linear(value, *widths, place=place, name=name)
-        return b.ops("Split", len(widths), product, b.shape(*widths.values()), axis=1)
+        return b.split(product, *widths.values())
 
     def _with_known(self, i: int, key: str, value: str) -> tuple[str, str]:
         """Puts the rows of known prefixes before those of the sequence, and notes what is to be kept of these.
@@ -264,33 +267,39 @@ class _TextGraph:
             joined = []
             for which, new in enumerate((key, value)):
                 self._kept.append(b.op("Gather", new, self._keep, axis=1))
-                known = b.op("Gather", self._known, b.constant([2 * i + which], np.int64), axis=0)
+                # Sliced from the input itself, which a compiler reads in place; of a reshaped one it copies all layers.
+                row = b.op("Slice", self._known, b.shape(i, which), b.shape(i + 1, which + 1), b.shape(0, 1))
+                known = b.op("Reshape", row, b.shape(1, -1, self.arch.kv_heads * self.arch.head_dim))
                 joined.append(b.op("Concat", known, new, axis=1))
         return joined[0], joined[1]
 
-    def _primitive_attention(self, query: str, key: str, value: str, bias: str) -> str:
-        """Query heads that share a key head are stacked, so that no key or value is repeated."""
+    def _primitive_attention(self, query: str, key: str, value: str, mask: str) -> str:
+        """`[1, heads, rows, D]` by `[1, heads, D, C + S]`, the form that TensorRT makes one kernel of.
+
+        That kernel keeps no scores. For 8 key heads with 4 query heads each, stacked so that nothing is repeated, it is
+        three: at 5,120 tokens the scores take 5 GB, and from 11,000 on they have more elements than a kernel can count
+        (docs/decisions/0009-attention-in-one-kernel.md).
+        """
         b, arch = self.b, self.arch
-        nq, nkv, d = arch.heads, arch.kv_heads, arch.head_dim
-        group = nq // nkv
-        key, value = (b.op("Reshape", x, b.shape(-1, nkv, d)) for x in (key, value))
-        scaled = b.op("Mul", query, b.constant(d**-0.5, np.float32))
-        grouped = b.op("Transpose", b.op("Reshape", scaled, b.shape(-1, nkv, group, d)), perm=[1, 2, 0, 3])
-        stacked = b.op("Reshape", grouped, b.shape(nkv, -1, d))
         kind = b.precision.onnx_type
-        keys = b.op("Transpose", key, perm=[1, 2, 0])
-        scores = b.cast(b.op("MatMul", b.cast(stacked, kind), keys, name="scores"), TensorProto.FLOAT)
-        # [kv, group * rows, C + S] -> [kv, group, rows, C + S], the last two as in the bias
-        shape = b.op("Concat", b.shape(nkv, group), b.op("Shape", bias), axis=0)
-        masked = b.op("Add", b.op("Reshape", scores, shape), bias)
-        weights = b.op("Softmax", masked, axis=-1)
-        rows_of = b.op("Concat", b.shape(nkv, -1), b.op("Shape", bias, start=1), axis=0)
-        values = b.op("Transpose", value, perm=[1, 0, 2])
-        stacked_weights = b.cast(b.op("Reshape", weights, rows_of), kind)
-        mixed = b.cast(b.op("MatMul", stacked_weights, values, name="mixed"), TensorProto.FLOAT)
-        spread = b.op("Reshape", mixed, b.shape(nkv, group, -1, d))
-        back = b.op("Transpose", spread, perm=[2, 0, 1, 3])
-        return b.op("Reshape", back, b.shape(-1, nq * d))
+        scaled = b.op("Mul", query, b.constant(arch.head_dim**-0.5, np.float32))
+        queries = self._split_heads(b.cast(scaled, kind), arch.heads, [0, 2, 1, 3])
+        keys = self._split_heads(key, arch.kv_heads, [0, 2, 3, 1])
+        values = self._split_heads(value, arch.kv_heads, [0, 2, 1, 3])
+        scores = b.cast(b.op("MatMul", queries, keys, name="scores"), TensorProto.FLOAT)
+        seen = b.op("Unsqueeze", mask, b.shape(0, 1))
+        masked = b.op("Where", seen, scores, b.constant(_MASKED[kind], np.float32))
+        weights = b.cast(b.op("Softmax", masked, axis=-1), kind)
+        mixed = b.cast(b.op("MatMul", weights, values, name="mixed"), TensorProto.FLOAT)
+        return b.op("Reshape", b.op("Transpose", mixed, perm=[0, 2, 1, 3]), b.shape(-1, arch.heads * arch.head_dim))
+
+    def _split_heads(self, value: str, heads: int, perm: list[int]) -> str:
+        """`[1, rows, heads * D]` as `[1, rows, query heads, D]`, a head for each that shares it; then permuted."""
+        b, arch = self.b, self.arch
+        if heads != arch.heads:
+            apart = b.op("Reshape", value, b.shape(1, -1, heads, 1, arch.head_dim))
+            value = b.op("Expand", apart, b.shape(1, 1, 1, arch.heads // heads, 1))
+        return b.op("Transpose", b.op("Reshape", value, b.shape(1, -1, arch.heads, arch.head_dim)), perm=perm)
 
     def _fused_attention(self, query: str, key: str, value: str, bias: str) -> str:
         b, arch = self.b, self.arch
