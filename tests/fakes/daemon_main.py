@@ -1,7 +1,7 @@
 """A whole daemon in a process of its own, around the fake model.
 
 Usage: python daemon_main.py SOCKET [--tcp ADDRESS] [--drain SECONDS] [--arrived FD --gate FD]
-    [--load ok|fail|hang|steps]
+    [--load ok|fail|hang|steps|lost]
 
 With a gate, the engine writes a byte to ARRIVED when a pack comes, and runs it when it can read one from GATE.
 """
@@ -16,7 +16,7 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from fakes.model import FakeModel
-from orin_rerank.errors import BundleError, OrinRerankError
+from orin_rerank.errors import BundleError, DeviceLostError, OrinRerankError, UnavailableError
 from orin_rerank.serving.daemon import run
 from orin_rerank.serving.settings import ServerSettings
 from orin_rerank.telemetry import log
@@ -46,9 +46,14 @@ def main() -> int:
             raise BundleError("its digest differs", item="model.onnx")
         if arguments.load == "hang":
             threading.Event().wait()
-        while arguments.load == "steps":
-            report("another step")
-            time.sleep(0.01)
+        try:
+            while arguments.load in {"steps", "lost"}:
+                report("another step")
+                time.sleep(0.01)
+        except UnavailableError as error:  # asked to stop
+            if arguments.load == "lost":
+                raise DeviceLostError("gone while it was measured") from error
+            raise
         return model
 
     log.configure()
@@ -56,7 +61,7 @@ def main() -> int:
         return run(ServerSettings(socket=arguments.socket, tcp=arguments.tcp, drain_s=arguments.drain), load)
     except OrinRerankError as error:
         sys.stderr.write(f"error: {error}\n")
-        return 70
+        return 71 if isinstance(error, DeviceLostError) else 70
 
 
 if __name__ == "__main__":

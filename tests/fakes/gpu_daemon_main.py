@@ -1,9 +1,10 @@
 """A whole daemon in a process of its own, on a GPU that is a fake and is lost when it is told to.
 
-Usage: python gpu_daemon_main.py SOCKET BUNDLE STATE CONTROL [--hang]
+Usage: python gpu_daemon_main.py SOCKET BUNDLE STATE CONTROL [--hang] [--at run|release] [--stream SECONDS]
 
 Everything is the project's own but the CUDA driver and TensorRT's bindings. Once the file CONTROL exists, the next
-run makes the GPU's driver fail as after an illegal address, for good; with --hang the driver never answers again.
+run, or else the release of the context, makes the GPU's driver fail as after an illegal address, for good; with --hang
+the driver never answers again.
 """
 
 import argparse
@@ -32,18 +33,21 @@ from orin_rerank.telemetry import log
 class DoomedGpu(FakeGpu):
     """One that is lost once a file exists."""
 
-    def __init__(self, control: Path, *, hang: bool) -> None:
-        super().__init__(stream_s=0.002)
+    def __init__(self, control: Path, *, hang: bool, at: str, stream_s: float) -> None:
+        super().__init__(stream_s=stream_s)
         self.control = control
         self.hang = hang
+        self.at = at
 
     def called(self, name: str) -> bool:
-        if name == "execute_async_v3" and self.broken is None and self.control.exists():
+        if name == "execute_async_v3" and self.at == "run" and self.broken is None and self.control.exists():
             # The run is taken and fails later, as on a real GPU; so do all calls from then on.
             self.broken = ILLEGAL
         return super().called(name)
 
     def close(self) -> None:
+        if self.at == "release" and self.control.exists():
+            self.broken = ILLEGAL
         if self.broken and self.hang:
             threading.Event().wait()
         super().close()
@@ -54,8 +58,10 @@ def main() -> int:
     for name in ("socket", "bundle", "state", "control"):
         parser.add_argument(name, type=Path)
     parser.add_argument("--hang", action="store_true")
+    parser.add_argument("--at", default="run")
+    parser.add_argument("--stream", type=float, default=0.002)
     arguments = parser.parse_args()
-    gpu = DoomedGpu(arguments.control, hang=arguments.hang)
+    gpu = DoomedGpu(arguments.control, hang=arguments.hang, at=arguments.at, stream_s=arguments.stream)
     journal = Journal()
 
     def open_runtime() -> PlanRuntime:
@@ -71,7 +77,7 @@ def main() -> int:
 
     log.configure()
     try:
-        return run(ServerSettings(socket=arguments.socket, drain_s=1.0), load, exit_code_of)
+        return run(ServerSettings(socket=arguments.socket, drain_s=3.0), load, exit_code_of)
     except OrinRerankError as error:
         sys.stderr.write(f"error: {error}\n")
         return exit_code_of(error)

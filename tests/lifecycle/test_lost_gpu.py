@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
+import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -37,7 +39,7 @@ class Machine:
         self.process: subprocess.Popen[str] | None = None
         self.journal: list[dict[str, Any]] = []
 
-    def start(self, *options: str) -> None:
+    def start(self, *options: str, until: str = "serving") -> None:
         places = [self.socket, self.bundle, self.folder / "state", self.control]
         self.process = subprocess.Popen(
             [sys.executable, str(MAIN), *map(str, places), *options],
@@ -45,7 +47,7 @@ class Machine:
             text=True,
             env={**os.environ, "OMP_NUM_THREADS": "1"},
         )
-        self.until("serving")
+        self.until(until)
 
     def until(self, message: str) -> None:
         assert self.process is not None
@@ -76,11 +78,11 @@ def machine(bundle_folder: Path, tmp_path: Path) -> Iterator[Machine]:
     machine.close()
 
 
-def ask(stub: rerank_pb2_grpc.RerankServiceStub, number: int) -> dict[int, float] | grpc.StatusCode:
+def ask(stub: rerank_pb2_grpc.RerankServiceStub, number: int, documents: int = 4) -> dict[int, float] | grpc.StatusCode:
     """The margins, or the status."""
     request = pb.RerankRequest(
         query=pb.Content(text=f"query {number}"),
-        documents=[pb.Content(text=f"document {number} {i}") for i in range(4)],
+        documents=[pb.Content(text=f"document {number} {i}") for i in range(documents)],
     )
     try:
         response = stub.Rerank(request, timeout=20)
@@ -125,3 +127,43 @@ def test_a_lost_gpu_ends_the_daemon_and_the_next_one_serves(machine: Machine, op
     machine.start()
     with grpc.insecure_channel(f"unix:{machine.socket}") as channel:
         assert ask(rerank_pb2_grpc.RerankServiceStub(channel), 3) == pytest.approx(right[3], abs=0.01)
+
+
+def failures(machine: Machine) -> list[dict[str, Any]]:
+    return [record for record in machine.journal if record["message"] == "failed"]
+
+
+@pytest.mark.parametrize("options", [(), ("--hang",)], ids=["fails", "hangs"])
+def test_a_gpu_that_is_lost_while_draining_is_told_all_the_same(machine: Machine, options: tuple[str, ...]) -> None:
+    machine.start("--stream", "0.3", *options)
+    assert machine.process is not None
+    with grpc.insecure_channel(f"unix:{machine.socket}") as channel, ThreadPoolExecutor(1) as callers:
+        stub = rerank_pb2_grpc.RerankServiceStub(channel)
+        call = callers.submit(ask, stub, 0, documents=100)  # many packs, of which some are to come
+        while not stub.GetStatus(pb.GetStatusRequest()).queue.requests:
+            time.sleep(0.01)
+        machine.process.send_signal(signal.SIGTERM)
+        machine.until("draining")
+        machine.control.touch()
+        assert call.result(30) is grpc.StatusCode.UNAVAILABLE
+    assert machine.end() == ExitCode.DEVICE_LOST
+    (failed,) = failures(machine)
+    assert "illegal memory access" in json.dumps(failed)
+
+
+@pytest.mark.parametrize("options", [(), ("--hang",)], ids=["fails", "hangs"])
+def test_a_gpu_that_is_lost_before_the_daemon_serves_ends_it(machine: Machine, options: tuple[str, ...]) -> None:
+    """The self-test meets it; a driver that then never answers must not hold up the news."""
+    machine.control.touch()
+    machine.start(*options, until="failed")
+    assert machine.end() == ExitCode.DEVICE_LOST
+    assert len(failures(machine)) == 1
+
+
+def test_a_loss_that_only_the_release_of_the_gpu_meets_is_told(machine: Machine) -> None:
+    machine.start("--at", "release")
+    assert machine.process is not None
+    machine.control.touch()
+    machine.process.send_signal(signal.SIGTERM)
+    assert machine.end() == ExitCode.DEVICE_LOST
+    assert len(failures(machine)) == 1

@@ -156,6 +156,16 @@ def test_sigterm_ends_a_load_at_its_next_step(start):
     assert json.loads(rest.splitlines()[-1])["engine_ended"] is True
 
 
+def test_a_gpu_that_is_lost_while_a_load_is_ended_is_told(start):
+    daemon = start("--load", "lost", "--drain", "600")
+    daemon.until("listening")
+    daemon.signal(signal.SIGTERM)
+    code, rest = daemon.end()
+    assert code == 71
+    assert "error: gone while it was measured" in rest
+    assert [json.loads(line)["message"] for line in rest.splitlines() if line[0] == "{"].count("failed") == 1
+
+
 def _buf_curl(*where, method="orin_rerank.v1.RerankService/Rerank", data):
     *options, base = where
     command = [str(BUF), "curl", *options, "--http2-prior-knowledge", "--protocol", "grpc", f"{base}/{method}"]

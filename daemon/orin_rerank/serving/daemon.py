@@ -5,6 +5,9 @@
     STARTING --model loaded and self-tested--> SERVING --SIGTERM--> DRAINING --> gone
         |                                         |
         +------------- it fails ------------------+-- the scheduler fails --> FAILED --> gone
+
+A lost GPU is a failure wherever it is met, on the way out too: the next process on it, started or not, must not be the
+first to learn of it.
 """
 
 from __future__ import annotations
@@ -23,7 +26,7 @@ import grpc
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
 
-from orin_rerank.errors import InternalError, OrinRerankError, SettingsError, UnavailableError
+from orin_rerank.errors import DeviceLostError, InternalError, OrinRerankError, SettingsError, UnavailableError
 from orin_rerank.serving.scheduler import Scheduler
 from orin_rerank.serving.service import SERVICE_NAME, RerankService
 from orin_rerank.serving.state import DaemonState
@@ -68,12 +71,19 @@ class Daemon:
         self._state = DaemonState(settings, Counters())
         self._stopping = threading.Event()
         self._stop: asyncio.Future[bool] | None = None
+        self._failure: OrinRerankError | None = None
+        self._is_open = False
         self._engine = threading.Thread(target=self._engine_main, name="engine", daemon=True)
 
     @property
     def tcp_port(self) -> int | None:
         """The TCP port that is listened on, None without one."""
         return self._tcp_port
+
+    @property
+    def failure(self) -> OrinRerankError | None:
+        """Why it failed, None if it did not."""
+        return self._failure
 
     async def start(self) -> None:
         """Listens, and begins to load the model.
@@ -113,7 +123,8 @@ class Daemon:
         """Drains and ends: running requests finish within the drain time, new ones are refused as UNAVAILABLE.
 
         Returns:
-            Whether the engine thread came to its end; False if it hangs in native code.
+            Whether the engine thread came to its end, and freed the model; False if it hangs in native code, or packs
+            that do so hold buffers.
         """
         if self._stop is None:
             self._stop = asyncio.ensure_future(self._drain())
@@ -139,7 +150,7 @@ class Daemon:
         await self._join_engine()
         self._claim.release()
         _log.info("stopped", extra=fields(engine_ended=not self._engine.is_alive()))
-        return not self._engine.is_alive()
+        return not self._engine.is_alive() and not self._is_open
 
     async def _listen(self) -> None:
         self._server = grpc.aio.server(options=self._options())
@@ -180,6 +191,7 @@ class Daemon:
         try:
             started = time.monotonic()
             model = self._load(self._report)
+            self._is_open = True
             scheduler = Scheduler(
                 model,
                 max_queued_documents=self._settings.max_queued_documents,
@@ -195,11 +207,13 @@ class Daemon:
                     scheduler.serve()
             finally:
                 model.close()
+                self._is_open = False
         except BaseException as error:  # noqa: BLE001  # whatever ends this thread ends the daemon, and says why
-            if not self._stopping.is_set():
-                self._loop.call_soon_threadsafe(self._fail, error)
-            else:
+            if self._stopping.is_set() and not isinstance(error, DeviceLostError):
                 _log.warning("the engine thread failed while stopping", exc_info=error)
+                return
+            with contextlib.suppress(RuntimeError):  # the loop is closed: the daemon did not wait for this thread
+                self._loop.call_soon_threadsafe(self._fail, error)
 
     async def _serve(self, model: ServedModel, scheduler: Scheduler, started: float) -> None:
         self._state.model = model
@@ -236,16 +250,22 @@ class Daemon:
             self._loop.call_soon_threadsafe(self._fail, error)
 
     def _fail(self, error: BaseException) -> None:
-        if self._state.state == pb.STATE_FAILED or self._stopping.is_set():
-            return  # told before by the scheduler, or on its way out anyhow
-        self._state.state = pb.STATE_FAILED
-        self._unhealthy = asyncio.ensure_future(self._set_health(serving=False))
-        self._state.report(str(error) if isinstance(error, OrinRerankError) else "an internal error")
+        if isinstance(error, DeviceLostError):
+            if isinstance(self._failure, DeviceLostError):
+                return  # told before by the scheduler
+        elif self._failure is not None or self._stopping.is_set():
+            return  # likewise, or on its way out anyhow
         _log.error("failed", exc_info=error)
         if not isinstance(error, OrinRerankError):
             internal = InternalError("the engine thread failed; the journal has the details")
             internal.__cause__ = error
             error = internal
+        self._failure = error
+        if self._stopping.is_set():
+            return
+        self._state.state = pb.STATE_FAILED
+        self._unhealthy = asyncio.ensure_future(self._set_health(serving=False))
+        self._state.report("an internal error" if isinstance(error, InternalError) else str(error))
         for outcome in (self._ready, self._ended):
             if not outcome.done():
                 outcome.set_exception(error)
@@ -278,12 +298,10 @@ async def _until_signal(settings: ServerSettings, load: Load) -> tuple[bool, Ori
         await asyncio.wait([signalled, failed], return_when=asyncio.FIRST_COMPLETED)
     finally:
         ended = await daemon.stop()
-    error = failed.exception() if failed.done() else None
     signalled.cancel()
-    failed.cancel()
-    if error is not None and not isinstance(error, OrinRerankError):
-        raise error
-    return ended, error
+    if not failed.cancel():
+        failed.exception()  # seen: it is `failure` that counts, which a lost GPU may have become meanwhile
+    return ended, daemon.failure
 
 
 def run(settings: ServerSettings, load: Load, exit_code: Callable[[OrinRerankError], int] = lambda _: 1) -> int:
@@ -293,7 +311,7 @@ def run(settings: ServerSettings, load: Load, exit_code: Callable[[OrinRerankErr
         settings: How it is reached and how much it takes on.
         load: Loads the model; told to report what it is doing.
         exit_code: Chooses the exit code of an error, for a process that can only be ended at once: its engine thread
-            hangs in native code, as one may that waits for a lost GPU.
+            hangs in native code, as one may that waits for a lost GPU, or left something there.
 
     Returns:
         The exit code of an orderly end, 0.
@@ -303,7 +321,7 @@ def run(settings: ServerSettings, load: Load, exit_code: Callable[[OrinRerankErr
     """
     ended, error = asyncio.run(_until_signal(settings, load))
     if not ended:
-        # The interpreter would tear down libraries beneath the engine thread, which is still inside them.
+        # The interpreter would tear down libraries beneath threads that are still inside them.
         logging.shutdown()
         os._exit(0 if error is None else exit_code(error))
     if error is not None:
