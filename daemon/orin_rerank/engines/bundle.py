@@ -25,7 +25,7 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any, Final
 
-from orin_rerank.engines.durable import replace_file
+from orin_rerank.durable import replace_file
 from orin_rerank.engines.sealed import FormatError, seal, unseal
 from orin_rerank.errors import BundleError, NewerBundleError
 from orin_rerank.graph.architecture import Architecture, TextArchitecture, VisionArchitecture

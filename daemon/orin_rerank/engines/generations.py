@@ -23,7 +23,7 @@ import re
 import shutil
 from typing import TYPE_CHECKING, Final
 
-from orin_rerank.engines.durable import replace_link, sync_folder, sync_tree
+from orin_rerank.durable import replace_link, sync_folder, sync_tree
 from orin_rerank.errors import InternalError, StoreBusyError, StoreError
 
 if TYPE_CHECKING:

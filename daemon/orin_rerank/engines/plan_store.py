@@ -26,8 +26,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from orin_rerank.durable import replace_file
 from orin_rerank.engines.bundle import hash_file
-from orin_rerank.engines.durable import replace_file
 from orin_rerank.engines.generations import Generations
 from orin_rerank.engines.plans import MANIFEST_FILE, PlanEntry, PlanManifest, PlanSet, checked_name
 from orin_rerank.errors import InternalError, PlanError, StoreError

@@ -17,8 +17,8 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
+from orin_rerank.durable import replace_file
 from orin_rerank.engines.bundle import hash_file
-from orin_rerank.engines.durable import replace_file
 from orin_rerank.engines.sealed import seal, unseal
 from orin_rerank.errors import PlanError, StoreError
 

@@ -6,8 +6,8 @@ import shutil
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Final
 
+from orin_rerank.durable import replace_file
 from orin_rerank.engines.bundle import GOLDEN_FILE, WEIGHTS_FILE, Bundle, FileEntry, Manifest, hash_file, write_manifest
-from orin_rerank.engines.durable import replace_file
 from orin_rerank.graph.places import model_places
 from orin_rerank.lifecycle.judging import REFERENCE_FILE
 from orin_rerank.quantization.gate import GATE_FILE, GateRecord

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 import numpy.typing as npt
 
-from orin_rerank.engines.durable import part_of, sync_folder
+from orin_rerank.durable import part_of, sync_folder
 from orin_rerank.errors import CalibrationError, InternalError
 
 if TYPE_CHECKING:

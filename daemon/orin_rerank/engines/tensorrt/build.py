@@ -7,7 +7,7 @@ import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from orin_rerank.engines.durable import replace_file
+from orin_rerank.durable import replace_file
 from orin_rerank.engines.tensorrt.api import IS_RTX, RUNTIME, choose_target, trt
 from orin_rerank.engines.tensorrt.job import (
     BuildDone,

@@ -9,7 +9,7 @@ import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from orin_rerank.engines.durable import part_of
+from orin_rerank.durable import part_of
 from orin_rerank.engines.tensorrt.job import BuildDone, BuilderSaid, BuildFailed, Failure
 from orin_rerank.engines.tensorrt.process import BuildProcess
 from orin_rerank.errors import (

@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 from typing import TYPE_CHECKING
 
-from orin_rerank.engines.durable import replace_file
+from orin_rerank.durable import replace_file
 
 if TYPE_CHECKING:
     from pathlib import Path
