@@ -19,17 +19,20 @@ import sys
 import termios
 import time
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from cli.conftest import COMMAND, environment, orin_rerank
-from fakes.tiny_checkpoint import write_checkpoint
-from lifecycle.int8_bundles import add_gate, write_int8_bundle
-from orin_rerank.engines.bundle import Bundle
+from graph.checkpoints import VL, write_checkpoint
+from lifecycle.calibration_sets import write_calibration_set, write_judged_set
+from orin_rerank.engines.bundle import Bundle, write_manifest
 from orin_rerank.engines.store import EngineStore
+from orin_rerank.lifecycle.calibrate import CalibrationOptions, calibrate
 from orin_rerank.lifecycle.export import ExportOptions, export_checkpoint
-from orin_rerank.prompt.content import RerankInput, TextPart
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 NVIDIA = Path(__file__).with_name("fake_nvidia")
 
@@ -41,10 +44,11 @@ needs_compiler = pytest.mark.skipif(
 
 @dataclasses.dataclass(frozen=True)
 class Board:
-    """A machine with a bundle and an INT8 engine."""
+    """A machine with a bundle, an INT8 engine, and the set that it was judged by."""
 
     bundle: Path
     state: Path
+    judged: Path
 
     def variables(self, **changes: str) -> dict[str, str]:
         return {
@@ -55,8 +59,11 @@ class Board:
             **changes,
         }
 
+    def arguments(self, *arguments: str) -> list[str]:
+        return [*arguments, "--evaluation", str(self.judged)] if arguments[0] == "build" else [*arguments]
+
     def run(self, *arguments: str, **changes: str) -> subprocess.CompletedProcess[str]:
-        return orin_rerank(*arguments, **self.variables(**changes))
+        return orin_rerank(*self.arguments(*arguments), **self.variables(**changes))
 
     def json(self, *arguments: str, **changes: str) -> dict[str, Any]:
         done = self.run(*arguments, "--json", **changes)
@@ -72,14 +79,12 @@ class Board:
 def fresh(tmp_path_factory: pytest.TempPathFactory) -> Board:
     """A bundle and an INT8 engine that passed its gate; nothing compiled yet."""
     root = tmp_path_factory.mktemp("board")
-    export_checkpoint(write_checkpoint(root / "tiny"), root / "bundle", ExportOptions(max_tokens=512))
+    export_checkpoint(write_checkpoint(root / "tiny", VL), root / "bundle", ExportOptions(max_tokens=512, min_pixels=1))
     bundle = Bundle.open(root / "bundle")
-    store = EngineStore(root / "state")
-    with store.staging(bundle.digest) as staged:
-        words = [TextPart("red fire engine")]
-        add_gate(write_int8_bundle(bundle, staged, [RerankInput(words, [words])]))
-        store.install(bundle.digest, staged)
-    return Board(bundle.folder, root / "state")
+    judged = write_judged_set(root / "judged", bundle)
+    options = CalibrationOptions(write_calibration_set(root / "calibration"), judged, threads=1)
+    calibrate(bundle, options, EngineStore(root / "state"))
+    return Board(bundle.folder, root / "state", judged)
 
 
 @pytest.fixture
@@ -121,9 +126,10 @@ def test_both_precisions_are_compiled_once(board: Board) -> None:
 def test_a_person_is_told_what_came_of_it(board: Board) -> None:
     done = board.run("build", "--precision", "int8", FAKE_TENSORRT="text: warns")
     assert done.returncode == 0, done.stderr
-    head, folder = done.stdout.splitlines()
-    assert head.startswith("int8-fp16: 2 plans compiled, 0.0 MB, key ")
-    assert head.endswith(", tensorrt 10.3.0, Orin")
+    head, target, gate, folder = done.stdout.splitlines()
+    assert head == "int8-fp16: 2 plans compiled, 0.0 MB"
+    assert target.startswith("  for Orin, tensorrt 10.3.0, CUDA driver 12.6; key ")
+    assert re.fullmatch(r"  gate on this GPU: passed, NDCG@10 [+-]0\.\d\d points, margins correlate by 0\.99\d\d", gate)
     assert (Path(folder.strip()) / "text.plan").is_file()
     lines = done.stderr.splitlines()
     assert [line for line in lines if "is slow" in line] == [
@@ -133,6 +139,7 @@ def test_a_person_is_told_what_came_of_it(board: Board) -> None:
         "int8-fp16 text: 0.0 MB",
         "int8-fp16 vision: 0.0 MB",
     ]
+    assert f"int8-fp16 gate: {gate.partition(': ')[2]}" in lines
 
 
 def test_the_inventory_fits_a_terminal(board: Board) -> None:
@@ -161,6 +168,92 @@ def test_the_inventory_fits_a_terminal(board: Board) -> None:
     assert "tensorrt 10.3.0" in " ".join(table.stdout.split())
 
 
+@contextlib.contextmanager
+def serving(board: Board, socket: Path) -> Iterator[dict[str, Any]]:
+    """The daemon with plans of the board's; what its status says of the model."""
+    process = subprocess.Popen(
+        [COMMAND, "serve", "--socket", str(socket), "--token-budget", "64"],
+        stderr=subprocess.DEVNULL,
+        env=environment(**board.variables()),
+    )
+    try:
+        deadline = time.monotonic() + 60
+        while orin_rerank("status", "--socket", str(socket)).returncode:
+            assert process.poll() is None, "the daemon ended"
+            assert time.monotonic() < deadline
+            time.sleep(0.2)
+        yield board.json("status", "--socket", str(socket))["model"]
+    finally:
+        process.terminate()
+        process.wait(30)
+
+
+def test_int8_that_its_gate_refuses_on_this_gpu_is_not_served(board: Board, tmp_path: Path) -> None:
+    """A compiler that rounds more coarsely than the graph says: the plans load, run and rank worse."""
+    value = board.json("build", "--token-budget", "64", FAKE_TENSORRT="text: coarse")
+    int8, half = value["engines"]
+    assert (int8["gate"]["passed"], half["gate"]) == (False, None)
+    (reason,) = int8["gate"]["reasons"]
+    assert reason.startswith("margins correlate by 0.9")
+    (warning,) = value["warnings"]
+    assert f"the gate refuses INT8 as it was compiled for this GPU: {reason}" in warning
+    listed = {item["digest"]: item for item in board.json("engines")["engines"]}
+    assert [listed[one["key"]["digest"]]["gate"] for one in (int8, half)] == [reason, None]
+    table = board.run("engines").stdout
+    assert max(map(len, table.splitlines())) <= 80
+    assert "gate: margins correlate by 0.9" in " ".join(table.split())
+    with serving(board, tmp_path / "s") as model:
+        assert (model["engine"], model["precision"]) == ("tensorrt", "fp16")
+        assert f"the gate refuses INT8: {reason}" in model["precision_reason"]
+    refused = board.run("build", "--precision", "int8", "--token-budget", "64")
+    assert (refused.returncode, refused.stdout) == (66, "")
+    assert f"{reason}; `orin-rerank build --again` compiles others" in refused.stderr
+    passed = board.json("build", "--precision", "int8", "--token-budget", "64", "--again")["engines"][0]
+    assert passed["gate"]["passed"]
+    assert passed["gate"]["total"]["queries"] == 56
+    assert [item["gate"] for item in board.json("engines")["engines"]] == [None, None, "passed", "passed", reason]
+    with serving(board, tmp_path / "s") as model:
+        assert (model["engine"], model["precision"]) == ("tensorrt", "int8-fp16")
+        correlation = passed["gate"]["total"]["correlation"]
+        assert model["precision_reason"].startswith("INT8 passed its gate on this GPU: ")
+        assert model["precision_reason"].endswith(f"margins correlate by {correlation:.4f}")
+        shown = board.run("status", "--socket", str(tmp_path / "s")).stdout
+        assert "INT8 passed its gate on this GPU: " in " ".join(shown.split())
+        ranked = board.json("rank", "--socket", str(tmp_path / "s"), "red", "a red house", "a fire", "a cat")
+        assert len(ranked["results"]) == 3
+
+
+def test_without_the_judged_set_int8_is_not_compiled(board: Board) -> None:
+    """The shipped set is another one than this engine was judged by."""
+    left = orin_rerank("build", "--json", **board.variables())
+    assert left.returncode == 0, left.stderr
+    value = json.loads(left.stdout)
+    assert [engine["precision"] for engine in value["engines"]] == ["fp16"]
+    assert "INT8 is not compiled, since it could not be judged" in value["warnings"][0]
+    assert "is not the set that the INT8 engine was judged by" in value["warnings"][0]
+    asked = orin_rerank("build", "--precision", "int8", **board.variables())
+    assert (asked.returncode, asked.stdout) == (66, "")
+    assert board.files("text.plan") == {"text.plan"}
+
+
+def test_plans_of_what_is_gone_are_removed(board: Board, tmp_path: Path) -> None:
+    other = shutil.copytree(board.bundle, tmp_path / "other")
+    manifest = Bundle.open(other).manifest
+    write_manifest(other, dataclasses.replace(manifest, name="other"))
+    of_other = dataclasses.replace(board, bundle=other)
+    gone = of_other.json("build")["bundle"]
+    assert board.json("build", "--precision", "full")["removed"] == [], "it is there, though not in use"
+    assert {item["made_from"] for item in board.json("engines")["engines"] if item["kind"] == "plans"} >= {gone}
+    shutil.rmtree(other)
+    assert board.json("build", "--precision", "full")["removed"] == [], "its drive may be unplugged"
+    (removed,) = board.json("engines", "--prune")["removed"]
+    assert removed["bundle"] == gone
+    assert removed["bytes"] > 0
+    assert removed["reason"] == f"there is no bundle in {other}"
+    assert not (board.state / "plans" / gone).exists()
+    assert "removed" not in board.run("engines", "--prune").stdout
+
+
 def test_an_empty_machine_has_a_bundle_and_a_damaged_one_says_so(board: Board, tmp_path: Path) -> None:
     empty = dataclasses.replace(board, state=tmp_path / "none")
     assert [item["kind"] for item in empty.json("engines")["engines"]] == ["bundle"]
@@ -182,7 +275,8 @@ def test_a_failure_keeps_what_is_compiled(board: Board) -> None:
     assert "add swap" in done.stderr
     assert "hint: what is compiled is kept" in done.stderr
     assert board.files("*.plan") == {"text.plan"}
-    value = board.json("build", "--precision", "full", FAKE_TENSORRT="text: hangs, vision: killed-above-256-mib")
+    fates = "text: hangs, vision: killed-above-256-mib"
+    value = board.json("build", "--precision", "full", "--workspace", "1024", FAKE_TENSORRT=fates)
     text, vision = value["engines"][0]["plans"]
     assert text["compiled"] is None
     assert (vision["compiled"]["attempts"], vision["compiled"]["workspace_bytes"]) == (3, 256 << 20)
@@ -233,7 +327,7 @@ def test_no_tensorrt(board: Board) -> None:
 @pytest.mark.parametrize("fate", ["slow", "hangs"])
 def test_ctrl_c_takes_less_than_5_seconds_and_keeps_what_is_compiled(board: Board, fate: str) -> None:
     process = subprocess.Popen(
-        [COMMAND, "build", "--precision", "full"],
+        [COMMAND, *board.arguments("build", "--precision", "full")],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
@@ -265,7 +359,11 @@ def test_bars_and_what_remains_in_a_terminal(board: Board) -> None:
     fcntl.ioctl(end, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 80, 0, 0))
     variables = {**board.variables(FAKE_TENSORRT="vision: slow"), "TERM": "xterm"}
     process = subprocess.Popen(
-        [COMMAND, "build"], stdin=subprocess.DEVNULL, stdout=end, stderr=end, env=environment(**variables)
+        [COMMAND, *board.arguments("build")],
+        stdin=subprocess.DEVNULL,
+        stdout=end,
+        stderr=end,
+        env=environment(**variables),
     )
     os.close(end)
     shown, asked = "", False
@@ -280,7 +378,7 @@ def test_bars_and_what_remains_in_a_terminal(board: Board) -> None:
     lines = [line.strip() for line in re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", shown).replace("\r", "\n").splitlines()]
     bars = [line for line in lines if "%" in line]
     assert max(map(len, bars)) <= 80
-    for label in ("int8-fp16 text", "int8-fp16 vision", "fp16 text", "fp16 vision", "all"):
+    for label in ("int8-fp16 text", "int8-fp16 vision", "fp16 text", "fp16 vision", "all plans"):
         assert any(f" {label} " in bar for bar in bars), label
     assert not any(" waits " in bar for bar in bars), "what waits takes no time"
     assert any("✓ int8-fp16 text" in bar and "100%" in bar for bar in bars)
@@ -302,7 +400,7 @@ def test_a_sibling_where_there_is_only_its_compiler(board: Board) -> None:
     variables = board.variables(PYTHONPATH=real)
     arguments = ["--token-budget", "64", "--level", "0", "--json"]
     done = subprocess.run(
-        [COMMAND, "build", *arguments],
+        [COMMAND, *board.arguments("build", *arguments)],
         capture_output=True,
         text=True,
         timeout=600,

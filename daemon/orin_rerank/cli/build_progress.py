@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from typing import TYPE_CHECKING, Final
 
 from rich.progress import BarColumn, Progress, ProgressColumn, SpinnerColumn, TaskID, TextColumn
@@ -24,8 +25,9 @@ if TYPE_CHECKING:
     from orin_rerank.engines.tensorrt.builder import BuildReport
     from orin_rerank.engines.tensorrt.job import BuildEvent
     from orin_rerank.lifecycle.compile import EngineToCompile, PlanToCompile
+    from orin_rerank.quantization.gate import GateRecord
 
-__all__ = ["ShownBuild", "span"]
+__all__ = ["ShownBuild", "gate_summary", "span"]
 
 _STATE_CELLS: Final = 24
 _WAITS: Final = "waits"
@@ -58,6 +60,7 @@ class ShownBuild(CompileSpectator):
         self._tasks: dict[str, TaskID] = {}
         self._builds: dict[str, BuildProgress] = {}
         self._all: TaskID | None = None
+        self._gates: dict[str, TaskID] = {}
 
     def __enter__(self) -> Self:
         self._progress.start()
@@ -83,7 +86,7 @@ class ShownBuild(CompileSpectator):
             self._say(f"warning: {warning}", "yellow")
 
     def on_work(self, work: Sequence[EngineToCompile]) -> None:
-        """Puts up a bar for each plan, and one for all."""
+        """Puts up a bar for each plan, and one for all of them."""
         plans = {_label(engine, plan): plan for engine in work for plan in engine.plans}
         earlier = {label: plan.earlier_s for label, plan in plans.items() if plan.earlier_s is not None}
         if earlier.keys() == plans.keys():
@@ -93,7 +96,7 @@ class ShownBuild(CompileSpectator):
         if self._opening is not None:
             self._progress.update(self._opening, visible=False)
         self._tasks = {label: self._progress.add_task(label, total=1, state=_WAITS) for label in plans}
-        self._all = self._progress.add_task("all", total=1, state="")
+        self._all = self._progress.add_task("all plans", total=1, state="")
         self._rest.shown_at = self._all
 
     def on_event(self, engine: EngineToCompile, plan: PlanToCompile, event: BuildEvent) -> None:
@@ -125,6 +128,20 @@ class ShownBuild(CompileSpectator):
             self._say(f"{label}: {entry.bytes / 1e6:.1f} MB in {span(entry.build_s)}")
         self._move_all()
 
+    def on_judging(self, engine: EngineToCompile, done: int, total: int) -> None:
+        """Moves the bar of a gate, which is put up when it begins."""
+        if engine.precision not in self._gates:
+            self._gates[engine.precision] = self._progress.add_task(f"{engine.precision} gate", total=total, state="")
+            self._rest.pause()
+        state = f"{done} of {total} queries" if done else "loading the plans"
+        self._progress.update(self._gates[engine.precision], completed=done, state=state)
+
+    def on_verdict(self, engine: EngineToCompile, record: GateRecord) -> None:
+        """Says what came of it; why not, if it was refused, is a warning or the error that ends the command."""
+        self._rest.go_on()
+        if engine.precision in self._gates:
+            self._say(f"{engine.precision} gate: {gate_summary(record)}")
+
     def _move_all(self) -> None:
         assert self._all is not None
         self._progress.update(self._all, completed=self._rest.forecast.fraction)
@@ -140,7 +157,10 @@ class ShownBuild(CompileSpectator):
 
 
 class _Rest(ProgressColumn):
-    """Time: of a plan how long it has taken, of all of them what remains."""
+    """Time: of a plan how long it has taken; of all of them, and of the gate, what remains.
+
+    The gate tries plans between the builds of two engines: no time of theirs.
+    """
 
     max_refresh = 0.5
 
@@ -148,14 +168,42 @@ class _Rest(ProgressColumn):
         super().__init__()
         self.forecast: Forecast[str] = Forecast({})
         self.shown_at: TaskID | None = None
+        self._paused_s = 0.0
+        self._paused_since: float | None = None
+
+    def pause(self) -> None:
+        """From now on nothing is compiled."""
+        self._paused_since = time.monotonic()
+
+    def go_on(self) -> None:
+        """From now on something is again."""
+        if self._paused_since is not None:
+            self._paused_s += time.monotonic() - self._paused_since
+            self._paused_since = None
 
     def render(self, task: Task) -> Text:
         """The cell of a bar."""
-        if task.id != self.shown_at:
-            elapsed = task.finished_time if task.finished else task.elapsed
-            return Text("" if elapsed is None or task.fields["state"] == _WAITS else span(elapsed), style="dim")
-        left = self.forecast.remaining_s(task.elapsed or 0.0)
-        return Text("" if left is None or task.finished else f"{span(left)} left")
+        elapsed = (task.finished_time if task.finished else task.elapsed) or 0.0
+        if task.id == self.shown_at:
+            paused = self._paused_s + (0.0 if self._paused_since is None else time.monotonic() - self._paused_since)
+            return _left(None if task.finished else self.forecast.remaining_s(elapsed - paused))
+        if task.total != 1 and not task.finished:
+            return _left(elapsed * (task.remaining or 0) / task.completed if task.completed else None)
+        return Text("" if task.fields["state"] == _WAITS else span(elapsed), style="dim")
+
+
+def gate_summary(record: GateRecord) -> str:
+    """What a gate saw, in a few words."""
+    total = record.report.total
+    verdict = "passed" if record.verdict.passed else "refused"
+    if total.non_finite:
+        return f"{verdict}, {total.non_finite} of {total.documents} margins are not finite"
+    change = 100 * total.difference.mean
+    return f"{verdict}, NDCG@10 {change:+.2f} points, margins correlate by {total.correlation:.4f}"
+
+
+def _left(seconds: float | None) -> Text:
+    return Text("" if seconds is None else f"{span(seconds)} left")
 
 
 def span(seconds: float) -> str:

@@ -6,7 +6,11 @@ from pathlib import Path
 
 from orin_rerank.errors import BundleError
 
-__all__ = ["bundle_of", "repository_folder"]
+__all__ = ["SHIPPED_CALIBRATION", "SHIPPED_EVALUATION", "bundle_of", "repository_folder"]
+
+SHIPPED_CALIBRATION = "calibration_data/calibration"
+SHIPPED_EVALUATION = "calibration_data/evaluation"
+"""Sets of a source tree, for `repository_folder`."""
 
 SYSTEM_BUNDLE = Path("/var/lib/orin-rerank/bundles/current")
 

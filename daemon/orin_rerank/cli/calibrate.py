@@ -21,8 +21,6 @@ if TYPE_CHECKING:
 
 __all__ = ["calibrate"]
 
-_SHIPPED_DATA = "calibration_data/calibration"
-_SHIPPED_EVALUATION = "calibration_data/evaluation"
 _SHOWN_PLACES = 8
 
 
@@ -118,23 +116,26 @@ def calibrate(
          "documents": [{"content": [{"image": "images/a.webp"}]},
                        {"content": [{"text": "a ladder"}]}]}
 
-    docs/calibration-data.md says the rest. --json writes {"engine", "digest", "warnings", "coverage", "plan", "gate",
-    "refused", "stages"}; "refused" has the gate's reasons for each plan that was tried before.
+    docs/calibration-data.md says the rest. --json writes {"engine", "digest", "warnings", "removed", "coverage",
+    "plan", "gate", "refused", "stages"}; "refused" has the gate's reasons for each plan that was tried before,
+    "removed" what was compiled from engines that are gone.
     """
     import dataclasses
     import json
 
-    from orin_rerank.cli.bundles import bundle_of, repository_folder
+    from orin_rerank.cli.bundles import SHIPPED_CALIBRATION, SHIPPED_EVALUATION, bundle_of, repository_folder
     from orin_rerank.cli.output import console, print_json, progress_console
     from orin_rerank.engines.bundle import Bundle
+    from orin_rerank.engines.plan_store import PlanStore
     from orin_rerank.engines.store import EngineStore, default_state_folder
     from orin_rerank.graph.scheme import Mode
     from orin_rerank.lifecycle.calibrate import CalibrationOptions
+    from orin_rerank.lifecycle.plan_cleaning import remove_stale_plans
     from orin_rerank.lifecycle.planning import PlanOptions
     from orin_rerank.quantization.gate import GateThresholds
 
-    data = data or repository_folder(_SHIPPED_DATA)
-    evaluation = evaluation or repository_folder(_SHIPPED_EVALUATION)
+    data = data or repository_folder(SHIPPED_CALIBRATION)
+    evaluation = evaluation or repository_folder(SHIPPED_EVALUATION)
     for folder, option in ((data, "--data"), (evaluation, "--evaluation")):
         if folder is None:
             raise SettingsError("name the folder of a set", item=option)
@@ -153,13 +154,17 @@ def calibrate(
     )
     source = Bundle.open(bundle_of(bundle))
     out = progress_console() if json_output else console()
-    result = _calibrated(source, options, EngineStore(default_state_folder()), out)
+    state = default_state_folder()
+    store = EngineStore(state)
+    result = _calibrated(source, options, store, out)
+    removed = remove_stale_plans(PlanStore(state), store, keep=[source.digest])
     if json_output:
         print_json(
             {
                 "engine": str(result.folder),
                 "digest": result.bundle.digest,
                 "warnings": list(result.warnings),
+                "removed": [dataclasses.asdict(one) for one in removed],
                 "coverage": result.coverage.as_dict() if result.coverage is not None else None,
                 "plan": json.loads(result.plan.to_json()),
                 "gate": json.loads(result.record.to_json()),
@@ -169,6 +174,8 @@ def calibrate(
         )
     else:
         _show(result, out)
+        for one in removed:
+            out.print(str(one), markup=False, soft_wrap=True)
     return ExitCode.OK
 
 

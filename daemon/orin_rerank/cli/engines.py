@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
+
+import typer
 
 from orin_rerank.cli.exit_codes import ExitCode
 from orin_rerank.cli.options import BundleOption, JsonOption  # noqa: TC001 - typer reads annotations at run time
@@ -15,20 +17,32 @@ if TYPE_CHECKING:
 __all__ = ["engines"]
 
 
-def engines(*, bundle: BundleOption = None, json_output: JsonOption = False) -> int:
+def engines(
+    *,
+    bundle: BundleOption = None,
+    prune: Annotated[
+        bool, typer.Option("--prune", help="First remove plans of bundles that are not where they were compiled from.")
+    ] = False,
+    json_output: JsonOption = False,
+) -> int:
     """List the bundle, the INT8 engines and the compiled plans of this machine.
 
     Each stands below what it was made from, with its size, the beginning of its digest or key, what it computes in,
-    whether INT8 passed its gate, and of plans what they are for. Of each the one in service comes first, then the one
-    before it, which is kept. Files are not compared with their digests here; whoever loads an engine does that.
+    whether INT8 passed its gate (the engine on the processor, its plans on the GPU), and of plans what they are for.
+    Of each the one in service comes first, then the one before it, which is kept. Files are not compared with their
+    digests here; whoever loads an engine does that.
+
+    `orin-rerank build` and `calibrate` remove plans that nobody can want again. --prune removes those too whose bundle
+    was deleted, moved, or is on a drive that is not there now; other bundles than the one in use may have such.
 
     For example:
 
         orin-rerank engines
         orin-rerank engines --json | jq '.engines[] | select(.kind == "plans").key'
 
-    --json writes {"state", "engines"}; each has {"kind", "folder", "digest", "made_from", "name", "precisions",
-    "bytes", "current", "gate", "key", "problem"}. "kind" is bundle, int8 or plans; the digest of plans is their key's.
+    --json writes {"state", "removed", "engines"}; each engine has {"kind", "folder", "digest", "made_from", "name",
+    "precisions", "bytes", "current", "gate", "key", "problem"}. "kind" is bundle, int8 or plans; the digest of plans is
+    their key's.
     """
     import dataclasses
 
@@ -39,6 +53,7 @@ def engines(*, bundle: BundleOption = None, json_output: JsonOption = False) -> 
     from orin_rerank.engines.store import EngineStore, default_state_folder
     from orin_rerank.errors import BundleError
     from orin_rerank.lifecycle.inventory import take_inventory
+    from orin_rerank.lifecycle.plan_cleaning import remove_stale_plans
 
     state = default_state_folder()
     try:
@@ -47,11 +62,19 @@ def engines(*, bundle: BundleOption = None, json_output: JsonOption = False) -> 
         if bundle is not None:
             raise
         opened = None  # none is installed; there may be engines all the same
-    items = take_inventory(opened, EngineStore(state), PlanStore(state))
+    stores = EngineStore(state), PlanStore(state)
+    removed = []
+    if prune:
+        keep = [] if opened is None else [opened.digest]
+        removed = remove_stale_plans(stores[1], stores[0], keep=keep, missing=True)
+    items = take_inventory(opened, *stores)
     if json_output:
         values = [{**dataclasses.asdict(item), "kind": item.kind.value, "folder": str(item.folder)} for item in items]
-        print_json({"state": str(state), "engines": values})
-    elif items:
+        print_json({"state": str(state), "removed": [dataclasses.asdict(one) for one in removed], "engines": values})
+        return ExitCode.OK
+    for one in removed:
+        console().print(str(one), markup=False, soft_wrap=True)
+    if items:
         console().print(_table(items))
     else:
         console().print(f"nothing is here; INT8 engines and plans are kept in {state}", markup=False, soft_wrap=True)
@@ -100,10 +123,11 @@ def _state(item: Item) -> tuple[str, str]:
     before = "" if item.current else "the one before; "
     if item.problem is not None:
         return f"{before}cannot be read: {snippet(item.problem, 200)}", "red"
+    said, style = [], ""
     if item.gate is not None:
-        passed = item.gate == "passed"
-        return f"{before}gate: {snippet(item.gate, 200)}", "green" if passed and item.current else "yellow"
+        said.append(f"gate: {snippet(item.gate, 200)}")
+        style = "green" if item.gate == "passed" and item.current else "yellow"
     if item.key is not None:
         key = item.key
-        return snippet(f"{before}{key.runtime}, {key.gpu} ({key.compute_capability}), {key.platform}", 200), ""
-    return "", ""
+        said.append(snippet(f"{key.runtime}, {key.gpu} ({key.compute_capability}), {key.platform}", 200))
+    return before + "; ".join(said), style

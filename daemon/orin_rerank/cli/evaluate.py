@@ -29,7 +29,6 @@ if TYPE_CHECKING:
 
 __all__ = ["evaluate"]
 
-_SHIPPED_SET = "calibration_data/evaluation"
 _T = TypeVar("_T")
 
 
@@ -91,9 +90,9 @@ def evaluate(
     --json writes {"bundle", "splits", "total", "seconds", "documents_per_second", "queries"}; "queries" has every
     query's own values. With --against it writes {"candidate", "reference", "splits", "total", "gate", "queries"}.
     """
-    from orin_rerank.cli.bundles import bundle_of, repository_folder
+    from orin_rerank.cli.bundles import SHIPPED_EVALUATION, bundle_of, repository_folder
 
-    root = data or repository_folder(_SHIPPED_SET)
+    root = data or repository_folder(SHIPPED_EVALUATION)
     if root is None:
         raise SettingsError("name the folder of an evaluation set", item="--data")
     settings = EngineSettings(precision=precision, device=device, threads=threads)

@@ -57,7 +57,7 @@ class CompiledEngine:
             RefusedPrecisionError: If it did; the message says why and what to do.
         """
         if self.gate is not None and not self.gate.verdict.passed:
-            raise RefusedPrecisionError(f"{_refusal(self.gate)}; {HOW_TO_REPLACE_PLANS}", item=str(self.plans.folder))
+            raise RefusedPrecisionError(f"{_refusal(self.gate)}; {HOW_TO_REPLACE_PLANS}")
 
 
 class CompileSpectator:

@@ -8,13 +8,14 @@ from typing import TYPE_CHECKING
 
 from orin_rerank.engines.bundle import Bundle
 from orin_rerank.errors import BundleError
+from orin_rerank.lifecycle.precision import HOW_TO_JUDGE_PLANS, recorded_gate
 from orin_rerank.quantization.gate import GATE_FILE, GateSubject, engine_digest, read_gate
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from orin_rerank.engines.plan_store import PlanStore, StoredPlans
-    from orin_rerank.engines.plans import PlanKey
+    from orin_rerank.engines.plans import PlanKey, PlanSet
     from orin_rerank.engines.store import EngineStore, StoredEngine
 
 __all__ = ["Item", "Kind", "take_inventory"]
@@ -41,7 +42,8 @@ class Item:
         precisions: What it is there in.
         bytes: Its size.
         current: Whether it is in service; else it is what was in service before.
-        gate: What the gate says of an INT8 engine: `passed`, or why not. None for everything else.
+        gate: What the gate says of an INT8 engine, or of what was compiled from one for its GPU: `passed`, or why not.
+            None for everything else.
         key: Of plans.
         problem: Why it cannot be read; None if it can.
     """
@@ -71,12 +73,15 @@ def take_inventory(bundle: Bundle | None, engines: EngineStore, plans: PlanStore
         StoreError: If either cannot be read.
     """
     names = {} if bundle is None else {bundle.digest: bundle.manifest.name}
+    derived: dict[str, list[Item]] = {}
+    sources: dict[str, str] = {}
+    for engine in engines.stored():
+        item = _int8(engine, names.get(engine.source))
+        derived.setdefault(engine.source, []).append(item)
+        sources[item.digest] = engine.source
     compiled: dict[str, list[Item]] = {}
     for stored in plans.stored():
-        compiled.setdefault(stored.bundle, []).append(_plans(stored))
-    derived: dict[str, list[Item]] = {}
-    for engine in engines.stored():
-        derived.setdefault(engine.source, []).append(_int8(engine, names.get(engine.source)))
+        compiled.setdefault(stored.bundle, []).append(_plans(stored, sources.get(stored.bundle)))
     items: list[Item] = []
     for source in dict.fromkeys([*names, *derived, *compiled]):
         if bundle is not None and source == bundle.digest:
@@ -113,7 +118,8 @@ def _int8(stored: StoredEngine, name: str | None) -> Item:
     )
 
 
-def _plans(stored: StoredPlans) -> Item:
+def _plans(stored: StoredPlans, source: str | None) -> Item:
+    """Compiled plans; `source` is the full-precision bundle, where they are of an INT8 engine that is here."""
     if stored.plans is None:
         return Item(
             Kind.PLANS,
@@ -132,8 +138,19 @@ def _plans(stored: StoredPlans) -> Item:
         precisions=(stored.precision,),
         bytes=stored.plans.bytes,
         current=stored.current,
+        gate=None if key.precision_plan is None else _gate_of_plans(stored.plans, source),
         key=key,
     )
+
+
+def _gate_of_plans(plans: PlanSet, source: str | None) -> str:
+    """What the gate says of INT8 plans, judged now."""
+    if source is None:
+        return "the INT8 engine is gone"
+    record = recorded_gate(plans, source)
+    if record is None:
+        return f"not judged; {HOW_TO_JUDGE_PLANS}"
+    return "; ".join(record.verdict.reasons) or "passed"
 
 
 def _gate(bundle: Bundle, source: str) -> str:

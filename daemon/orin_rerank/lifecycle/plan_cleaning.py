@@ -42,6 +42,9 @@ class RemovedPlans:
     bytes: int
     reason: str
 
+    def __str__(self) -> str:
+        return f"removed plans of {self.bundle[:12]}, {self.bytes / 1e6:.1f} MB: {self.reason}"
+
 
 def remove_stale_plans(
     plans: PlanStore, engines: EngineStore, *, keep: Collection[str] = (), missing: bool = False

@@ -77,16 +77,16 @@ def plan_text(
 
 
 def coarsened(graph: Path, factor: float) -> bytes:
-    """The graph as a compiler might get it wrong: every step by which activations are rounded is this much larger."""
+    """The graph as a compiler might get it wrong: every step by which activations are rounded is this much larger.
+
+    One that rounds nothing stays what it is.
+    """
     model = onnx.load(graph, load_external_data=False)
     steps = {node.input[1] for node in model.graph.node if node.op_type == "QuantizeLinear"}
-    changed = 0
     for tensor in model.graph.initializer:
         if tensor.name in steps:
             values = numpy_helper.to_array(tensor)
             tensor.CopyFrom(numpy_helper.from_array((values * factor).astype(values.dtype), tensor.name))
-            changed += 1
-    assert changed, "nothing is rounded in this graph"
     contents: bytes = model.SerializeToString()
     return contents
 

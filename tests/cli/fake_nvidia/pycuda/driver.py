@@ -38,52 +38,40 @@ class event_flags(enum.IntFlag):  # noqa: N801
     DISABLE_TIMING = 2
 
 
-def __getattr__(name: str) -> Any:
-    """The GPU, made when something is done with it: compiling asks for no more than its name."""
-    if name != "GPU":
-        raise AttributeError(name)
-    from engines.tensorrt.fake_bindings import FakeGpu
-
-    gpu = globals()["GPU"] = FakeGpu(integrated=True)
-    return gpu
-
-
-def _gpu() -> FakeGpu:
-    found: FakeGpu = globals().get("GPU") or __getattr__("GPU")
-    return found
-
-
 class Context:
     @staticmethod
     def pop() -> None:
-        if "GPU" in globals():
-            _gpu().close()
+        if _board.gpu is not None:
+            _board.gpu.close()
 
     @staticmethod
     def synchronize() -> None:
-        _gpu().synchronize()
+        opened_gpu().synchronize()
 
     def push(self) -> None:
-        _current.thread = threading.get_ident()
+        _board.thread = threading.get_ident()
 
     def detach(self) -> None:
         pass
 
 
-class _Current:
-    """In which thread a context is current."""
+class _Board:
+    """The GPU, made when something is done with it, and in which thread its context is current."""
 
+    gpu: FakeGpu | None = None
     thread = 0
 
 
-_current = _Current()
+_board = _Board()
 
 
-def _open() -> FakeGpu:
+def opened_gpu() -> FakeGpu:
     """The GPU, in the thread whose context is current."""
-    gpu = _gpu()
+    from engines.tensorrt.fake_bindings import FakeGpu
+
+    gpu = _board.gpu = _board.gpu or FakeGpu(integrated=True)
     if gpu.opened_by is None:
-        assert threading.get_ident() == _current.thread, "a call from a thread without the context"
+        assert threading.get_ident() == _board.thread, "a call from a thread without the context"
         gpu.open(0)
     return gpu
 
@@ -136,7 +124,7 @@ class _DeviceAllocation:
 class Stream:
     def __init__(self, flags: int) -> None:
         assert flags == 1, "it must not wait for the null stream"
-        self.fake: FakeStream = _open().stream()
+        self.fake: FakeStream = opened_gpu().stream()
         self.handle = self.fake.handle
 
 
@@ -156,27 +144,29 @@ class Event:
 
 def pagelocked_empty(nbytes: int, dtype: type[np.uint8], mem_flags: host_alloc_flags) -> np.ndarray[Any, Any]:
     assert dtype is np.uint8
-    return np.asarray(_Allocation(_open().host_memory(nbytes, mapped=bool(mem_flags & host_alloc_flags.DEVICEMAP))))
+    return np.asarray(
+        _Allocation(opened_gpu().host_memory(nbytes, mapped=bool(mem_flags & host_alloc_flags.DEVICEMAP)))
+    )
 
 
 def mem_alloc(nbytes: int) -> _DeviceAllocation:
-    return _DeviceAllocation(_open().device_memory(nbytes))
+    return _DeviceAllocation(opened_gpu().device_memory(nbytes))
 
 
 def memcpy_htod_async(target: int, source: np.ndarray[Any, Any], stream: Stream) -> None:
-    _open().copy_to_device(target, source, stream.fake)
+    opened_gpu().copy_to_device(target, source, stream.fake)
 
 
 def memcpy_dtoh_async(target: np.ndarray[Any, Any], source: int, stream: Stream) -> None:
-    _open().copy_to_host(target, source, stream.fake)
+    opened_gpu().copy_to_host(target, source, stream.fake)
 
 
 def memcpy_dtod_async(target: int, source: int, nbytes: int, stream: Stream) -> None:
-    _open().copy_on_device(target, source, nbytes, stream.fake)
+    opened_gpu().copy_on_device(target, source, nbytes, stream.fake)
 
 
 def mem_get_info() -> tuple[int, int]:
-    return _open().free_bytes(), 64 << 30
+    return opened_gpu().free_bytes(), 64 << 30
 
 
 def init() -> None:

@@ -171,7 +171,7 @@ class Builder:
             for layer in range(9):
                 text = f"layer {layer} is slow"
                 self._logger.log(ILogger.Severity.WARNING, text)
-        model = coarsened(network.path, 16.0) if network.fate == "coarse" else None
+        model = coarsened(network.path, 4.0) if network.fate == "coarse" else None
         return memoryview(plan_text(network.path, config.profiles, model=model, workspace=config.workspace).encode())
 
 
@@ -179,11 +179,11 @@ class Runtime:
     """On the GPU of pycuda's fake, which the process has opened."""
 
     def __new__(cls, logger: ILogger) -> FakeRuntime:
-        from pycuda.driver import GPU
+        from pycuda.driver import opened_gpu
 
         from engines.tensorrt.fake_bindings import FakeRuntime
 
-        return FakeRuntime(GPU, lambda severity, text: logger.log(ILogger.Severity[severity], text))
+        return FakeRuntime(opened_gpu(), lambda severity, text: logger.log(ILogger.Severity[severity], text))
 
 
 def __getattr__(name: str) -> Any:
