@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import random
 import shutil
 from concurrent.futures import ThreadPoolExecutor
@@ -13,7 +14,7 @@ import pytest
 from engines.running import make_encoder, make_engine, make_runner, margins_of, pack_of, pairs_of, random_requests
 from engines.running import random_split as split
 from orin_rerank.engines.bundle import Bundle
-from orin_rerank.errors import BundleError, EngineError, InternalError
+from orin_rerank.errors import BundleError, EngineClosedError, EngineError, InternalError
 from orin_rerank.graph.builder import Dialect
 from orin_rerank.packing.arrays import PackLayout
 
@@ -42,6 +43,28 @@ def test_sixteen_threads_give_what_one_gives(
         assert max(threads.map(work, range(32))) < 1e-5
     assert engine.pool.used == 0
     assert 1 <= engine.pool.high_water <= 4
+
+
+def test_closing_waits_for_who_runs_and_turns_others_away(vl_bundle: Bundle, vl_encoder: PromptEncoder) -> None:
+    pairs = pairs_of(random_requests(vl_encoder, random.Random(6), 1, 1, []))
+    engine = make_engine(vl_bundle, Dialect.FUSED, threads=2)
+    runner = make_runner(vl_bundle, engine, remember=False)
+    right = margins_of(runner, pairs, [[0]])
+    layout = PackLayout(pack_of(pairs, [0]), {})
+    with ThreadPoolExecutor(1) as threads:
+        with engine.arrays(layout) as arrays:
+            layout.fill(arrays, runner._rotary, {})
+            closing = threads.submit(engine.close)
+            with contextlib.suppress(EngineClosedError):
+                while not closing.done():
+                    margins_of(runner, pairs, [[0]])  # until it is turned away
+            assert not closing.done()
+            engine.run(arrays)
+            assert np.array_equal(arrays.margin, right)
+        closing.result(10)
+    with pytest.raises(EngineClosedError):
+        margins_of(runner, pairs, [[0]])
+    engine.close()
 
 
 def test_both_dialects_agree(vl_bundle: Bundle, vl_encoder: PromptEncoder, pictures: list[ImagePart]) -> None:

@@ -29,7 +29,6 @@ def test_what_is_no_plan_is_refused_as_one(tmp_path: Path) -> None:
     from orin_rerank.engines.tensorrt.installed import installed_runtime
 
     runtime = installed_runtime()
-    assert runtime is installed_runtime()
     path = tmp_path / "bad.plan"
     path.write_bytes(b"no plan at all, but long enough to hold a header" * 64)
     with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as mapping:
@@ -37,6 +36,24 @@ def test_what_is_no_plan_is_refused_as_one(tmp_path: Path) -> None:
             runtime.load(mapping, path.name)
         assert caught.value.item == "bad.plan"
     assert runtime.journal.errors() == [], "they went into the error"
+    runtime.close()
+
+
+def test_every_cuda_context_gets_a_runtime_of_its_own_and_all_share_the_logger() -> None:
+    """What a runtime holds goes when the device is reset; TensorRT keeps a process's first logger."""
+    from orin_rerank.engines.tensorrt.installed import installed_runtime
+
+    one, other = installed_runtime(), installed_runtime()
+    first, second = one._runtime, other._runtime
+    assert first is not None
+    assert second is not None
+    assert first is not second
+    assert first.logger is second.logger
+    assert one.journal is other.journal
+    del first
+    one.close()
+    assert one._runtime is None
+    other.close()
 
 
 def test_an_enumeration_has_what_contexts_are_made_with() -> None:
