@@ -25,9 +25,18 @@ A, B, C = image(1, 3), image(2, 3), image(3, 5)
 RNG = random.Random(0)
 
 
-def make(engine: FakeEngine, *, features: int = 1 << 20, prefixes: int = 1 << 20, patches: int = 1 << 20) -> Runner:
+def make(
+    engine: FakeEngine,
+    *,
+    features: int = 1 << 20,
+    prefixes: int = 1 << 20,
+    patches: int = 1 << 20,
+    rows: int | None = None,
+) -> Runner:
     rotary = RotaryTable(4, 1e4, (1, 1, 0), MAX_POSITION)
-    return Runner(engine, rotary, feature_bytes=features, prefix_bytes=prefixes, vision_patches=patches)
+    return Runner(
+        engine, rotary, feature_bytes=features, prefix_bytes=prefixes, vision_patches=patches, prefix_rows=rows
+    )
 
 
 def pack(*groups: tuple[EncodedSegment, list[EncodedSegment]]) -> Pack:
@@ -93,6 +102,26 @@ def test_without_memory_every_prefix_is_computed() -> None:
         assert runner.run(made).margins.tolist() == expected(made)
         assert engine.computed[-1] == made.tokens
         assert not runner.knows(prefix)
+
+
+def test_a_prefix_longer_than_there_are_rows_for_is_not_remembered() -> None:
+    engine = FakeEngine()
+    runner = make(engine, rows=30)
+    long, short, other = some(length=31), some(length=20), some(length=11)
+    assert [runner.remembers(prefix) for prefix in (long, short, other)] == [False, True, True]
+    for _ in range(2):
+        made = pack((long, [some(length=5), some(length=6)]))
+        assert runner.run(made).margins.tolist() == expected(made)
+        assert engine.computed[-1] == made.tokens
+        assert not runner.knows(long)
+    # Only the first of two that do not fit together is kept of one pack; the other of the next one.
+    both = pack((short, [some(length=5)]), (other, [some(length=5)]))
+    assert runner.run(both).margins.tolist() == expected(both)
+    assert (runner.knows(short), runner.knows(other)) == (True, False)
+    assert runner.run(both).margins.tolist() == expected(both)
+    assert engine.computed[-1] == both.tokens - len(short)
+    assert runner.knows(other)
+    assert runner.run(both).tokens == 10
 
 
 def test_images_are_encoded_once() -> None:

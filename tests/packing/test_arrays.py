@@ -191,6 +191,28 @@ def test_what_was_kept_is_told_apart_by_prefix(pack: Pack, known_groups: int) ->
             assert not np.shares_memory(kept, arrays.kept)
 
 
+@given(packs(), st.integers(0, 15), st.integers(0, 40))
+def test_no_more_rows_are_kept_than_there_is_room_for(pack: Pack, known_groups: int, most: int) -> None:
+    known = known_of(pack, known_groups)
+    layout, unbounded = PackLayout(pack, known, most), PackLayout(pack, known)
+    arrays, every = empty_arrays(layout), empty_arrays(unbounded)
+    for target, where in ((layout, arrays), (unbounded, every)):
+        target.fill(where, ROTARY, features_of(pack))
+        where.kept[:] = where.keep[None, None, :, None, None]
+    kept, all_kept = layout.computed(arrays), unbounded.computed(every)
+    lengths = {group.prefix.digest: len(group.prefix) for group in pack.groups}
+    rows = sum(lengths[digest] for digest in kept)
+    assert layout.keep_rows == rows <= most
+    for digest in all_kept.keys() - kept.keys():
+        assert rows + lengths[digest] > most
+    for digest, values in kept.items():
+        assert np.array_equal(values, all_kept[digest])
+    # What is computed does not depend on what is kept of it.
+    assert layout.tokens == unbounded.tokens
+    for name in ("ids", "prefix_id", "document_id", "visual_index", "last", "known", "known_id"):
+        assert np.array_equal(getattr(arrays, name), getattr(every, name))
+
+
 @given(packs())
 def test_an_image_takes_rows_once(pack: Pack) -> None:
     layout = PackLayout(pack, {})

@@ -51,6 +51,14 @@ def test_packs_behind_a_long_prefix_are_no_longer_than_the_budget() -> None:
     assert {pack.tokens for pack in packs[1:-1]} == {100}
 
 
+def test_a_prefix_that_is_not_remembered_counts_in_every_pack() -> None:
+    encoded = request(1000, [20] * 60)
+    packs = plan_packs(encoded, TokenBudget.fixed(100), 1000, remembered=lambda _: False)
+    assert [pack.tokens for pack in packs] == [1040] * 30
+    packs = plan_packs(encoded, TokenBudget.fixed(100), 1000, lambda _: True, lambda _: False)
+    assert {pack.tokens for pack in packs} == {100}
+
+
 def test_equal_prefixes_share_one_place_and_tags_follow_the_layout() -> None:
     a, b, same_as_a = text_segment(5, 10), text_segment(6, 50), text_segment(5, 10)
     builder = PackBuilder(10)

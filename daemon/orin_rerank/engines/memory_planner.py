@@ -214,7 +214,7 @@ class _Planner:
         images = None if image is None else ImageCapacity.of_model(image, taps=capacity.taps, hidden=capacity.hidden)
         scratch = scratch_bytes(model.architecture, capacity, images, kind)
         if kind is EngineKind.TENSORRT:
-            scratch = max(_LEAST_WORKSPACE, scratch + scratch // 8)
+            scratch = max(_LEAST_WORKSPACE, (scratch + scratch // 8) // _MIB * _MIB)
         feature_cache, prefix_cache = self._caches(capacity, images, 2 if slots > 1 else 1)
         needs = MemoryNeeds(
             weights=weight_bytes(model.architecture, precision, kind, model.stored_bytes.get(precision)),
@@ -244,7 +244,7 @@ class _Planner:
             return plan
         left = (self._usable - _together([plan] * len(self.precisions))) // (slots * len(self.precisions))
         spare = min(left, self._usable - plan.build_bytes)
-        return dataclasses.replace(plan, workspace_bytes=_to_mib(scratch + max(0, spare)))
+        return dataclasses.replace(plan, workspace_bytes=(scratch + max(0, spare)) // _MIB * _MIB)
 
     def _caches(self, capacity: PackCapacity, images: ImageCapacity | None, each: int) -> tuple[int, int]:
         """Bytes for features and for prefixes: as they are set, else for `each` of the largest and many usual ones."""
@@ -293,7 +293,3 @@ def _limited_image(image: ImageProfile | None, max_tokens: int) -> ImageProfile 
         return None
     most = max_tokens // 2 * (image.patch_size * image.merge_size) ** 2
     return image if image.max_pixels <= most else dataclasses.replace(image, max_pixels=max(image.min_pixels, most))
-
-
-def _to_mib(nbytes: int) -> int:
-    return nbytes // _MIB * _MIB
