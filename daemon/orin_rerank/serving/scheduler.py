@@ -17,7 +17,8 @@ import threading
 import time
 from typing import TYPE_CHECKING, Final
 
-from orin_rerank.errors import DeadlineError, DeviceLostError, InternalError, OrinRerankError, OverloadedError
+from orin_rerank.errors import DeadlineError, DeviceLostError, InternalError, OrinRerankError
+from orin_rerank.serving.admission import Admission, open_documents
 from orin_rerank.serving.fair_queue import FairQueue, part_of, tags_of
 from orin_rerank.serving.job import Job
 from orin_rerank.serving.throughput import Throughput
@@ -36,11 +37,6 @@ __all__ = ["Scheduler"]
 
 _log = logging.getLogger(__name__)
 
-_RETRY_S: Final = (0.05, 60.0)
-_RETRY_UNKNOWN_S: Final = 1.0
-_DOUBT: Final = 0.5
-"""A deadline counts as impossible to meet only if even this share of the estimated time is over it."""
-
 _AHEAD_TOKENS: Final = 2**16
 """Encoded tokens that may wait for the engine before encoders pause; a text of that length is minutes of work for a
 board. One image token holds 3 KiB of pixels, so that this is 200 MB, and one piece (see `encoding`) more for each
@@ -48,7 +44,7 @@ request: a request of which nothing waits is not held back, or a small one could
 
 
 class Scheduler:
-    """Queue, admission and the engine threads' loop.
+    """The queue and the engine threads' loop; what may come in, `admission` says.
 
     Args:
         model: What runs the packs.
@@ -72,8 +68,6 @@ class Scheduler:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._model = model
-        self._max_queued_documents = max_queued_documents
-        self._max_queued_bytes = max_queued_bytes
         self._counters = counters
         self._loop = loop
         self._on_crash = on_crash
@@ -86,6 +80,12 @@ class Scheduler:
             known=model.runner.knows,
         )
         self._throughput = Throughput()
+        self._admission = Admission(
+            max_queued_documents=max_queued_documents,
+            max_queued_bytes=max_queued_bytes,
+            throughput=self._throughput,
+            clock=clock,
+        )
         self._last_pack_ended = 0.0
         self._jobs: set[Job] = set()
         self._stopped: Callable[[], OrinRerankError] | None = None
@@ -103,7 +103,7 @@ class Scheduler:
     def documents(self) -> int:
         """Documents that wait or run."""
         with self._wake:
-            return self._open_documents()
+            return open_documents(self._jobs)
 
     def admit(self, documents: int, *, message_bytes: int = 0, deadline: float | None = None) -> Job:
         """Reserves places for a request.
@@ -118,23 +118,11 @@ class Scheduler:
             DeadlineError: If the deadline has passed.
             OrinRerankError: Why the scheduler has stopped, if it has.
         """
-        self._check_deadline(deadline)
+        self._admission.check_deadline(deadline)
         with self._wake:
             if self._stopped is not None:
                 raise self._stopped()
-            open_documents = self._open_documents()
-            excess = open_documents + documents - self._max_queued_documents
-            if self._jobs and excess > 0:
-                raise OverloadedError(
-                    f"{open_documents} documents wait; at most {self._max_queued_documents} may",
-                    retry_after_s=self._retry_after(min(excess, open_documents)),
-                )
-            open_bytes = sum(job.message_bytes for job in self._jobs)
-            if self._jobs and open_bytes + message_bytes > self._max_queued_bytes:
-                raise OverloadedError(
-                    f"requests of {open_bytes} bytes wait; at most {self._max_queued_bytes} may",
-                    retry_after_s=self._retry_after(open_documents),
-                )
+            self._admission.check_room(self._jobs, documents, message_bytes)
             job = Job(documents, message_bytes, deadline, self._loop.create_future())
             self._jobs.add(job)
             return job
@@ -145,14 +133,15 @@ class Scheduler:
         Raises:
             DeadlineError: If the deadline has passed or, by the engine's measured speed, cannot be met.
         """
-        self._check_deadline(job.deadline)
+        self._admission.check_deadline(job.deadline)
         with self._wake:
             if job.outcome.done():
                 return
             if job not in self._queue:
                 mean = sum(len(document) for document in documents) / max(len(documents), 1)
                 tokens = round((0 if self._runner.knows(prefix) else len(prefix)) + mean * job.documents)
-                self._check_feasible(job, tokens)
+                ahead = self._queue.tokens_ahead(self._queue.tag_for(tokens))
+                self._admission.check_feasible(job.deadline, ahead + tokens)
                 self._queue.add(job, tokens)
             job.add(prefix, documents)
             self._wake.notify_all()
@@ -319,29 +308,6 @@ class Scheduler:
             job.drop_waiting()
             self._jobs.discard(job)
         self._moved.set()
-
-    def _open_documents(self) -> int:
-        return sum(job.documents - job.scored for job in self._jobs)
-
-    def _check_deadline(self, deadline: float | None) -> None:
-        if deadline is not None and deadline <= self._clock():
-            raise DeadlineError("passed before the request was scored", item="deadline")
-
-    def _check_feasible(self, job: Job, tokens: int) -> None:
-        if job.deadline is None:
-            return
-        ahead = self._queue.tokens_ahead(self._queue.tag_for(tokens))
-        seconds = self._throughput.seconds_for_tokens(ahead + tokens)
-        left = job.deadline - self._clock()
-        if seconds is not None and seconds * _DOUBT > left:
-            raise DeadlineError(
-                f"cannot be met: {left:.2f} s are left for about {seconds:.2f} s of work", item="deadline"
-            )
-
-    def _retry_after(self, documents: int) -> float:
-        seconds = self._throughput.seconds_for_documents(documents)
-        low, high = _RETRY_S
-        return _RETRY_UNKNOWN_S if seconds is None else min(max(seconds, low), high)
 
 
 def _resolve(job: Job, error: Exception | None) -> None:
