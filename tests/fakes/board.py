@@ -10,7 +10,10 @@ do out of the ordinary stands in files below `fake/`:
 `fail_times`             how many more times a mode is refused as it is when the driver is not up yet
 `warnings`               what nvpmodel prints before everything else
 `calls`                  every call of either program, a line each
-`booted_mode`            what `reboot` makes of a mode that was confirmed
+`booted_mode`            the mode that was confirmed with a reboot, which `reboot_board` carries out
+`hangs`                  if it is there, nvpmodel does not come back from setting a mode
+`clocks_fail_times`      how many more times jetson_clocks fails to lock clocks
+`store_fails`            if it is there, jetson_clocks cannot store them
 =======================  ==============================================================================
 """
 
@@ -18,6 +21,7 @@ from __future__ import annotations
 
 import dataclasses
 import shutil
+import subprocess
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
@@ -35,6 +39,7 @@ __all__ = [
     "BoardSpec",
     "make_board",
     "make_pc",
+    "reboot_board",
 ]
 
 PROGRAMS: Final = Path(__file__).parent / "board_programs"
@@ -237,6 +242,22 @@ def make_board(root: Path, spec: BoardSpec, *, mode: int | None = None) -> Board
     status.parent.mkdir(parents=True, exist_ok=True)
     status.write_text(f"pmode:{number:04d} fmode:quiet\n")
     return BoardPaths(root)
+
+
+def reboot_board(paths: BoardPaths) -> None:
+    """What a reboot does to a board: a mode that waited for one is set, and clocks are no longer locked."""
+    booted = paths.at("/fake/booted_mode")
+    waiting = paths.at("/fake/needs_reboot")
+    mode = booted.read_text().strip() if booted.exists() else None
+    kept = waiting.read_text() if waiting.exists() else ""
+    booted.unlink(missing_ok=True)
+    waiting.unlink(missing_ok=True)
+    program = paths.program("nvpmodel")
+    assert program is not None
+    current = mode or str(int((paths.text("/var/lib/nvpmodel/status") or "").split(":")[1].split()[0]))
+    subprocess.run([program, "-m", current], check=True, capture_output=True)
+    if kept:
+        waiting.write_text(kept)
 
 
 def make_pc(root: Path) -> BoardPaths:

@@ -1,22 +1,28 @@
-"""Which power mode the board is in."""
+"""Which power mode the board is in, and how it gets into another."""
 
 from __future__ import annotations
 
 import re
-import subprocess
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
+from orin_rerank.board.programs import run_program
+from orin_rerank.errors import BoardBusyError, BoardError, RebootNeededError
+
 if TYPE_CHECKING:
     from orin_rerank.board.paths import BoardPaths
-    from orin_rerank.board.power_modes import PowerModes
+    from orin_rerank.board.power_modes import PowerMode, PowerModes
 
-__all__ = ["STATUS", "CurrentMode", "parse_query", "read_current_mode"]
+__all__ = ["STATUS", "CurrentMode", "parse_query", "read_current_mode", "set_mode"]
 
 STATUS: Final = "/var/lib/nvpmodel/status"
 """Where nvpmodel notes the mode that it has set; everyone may read it."""
 
 _QUERY_TIMEOUT_S: Final = 10.0
+_SET_TIMEOUT_S: Final = 60.0
+
+_WANTS_REBOOT: Final = "reboot required"
+_UNKNOWN: Final = "invalid power mode"
 
 _NAME = re.compile(r"^NV Power Mode:\s*(\S.*)$")
 _NOTED = re.compile(r"\bpmode:\s*(\d+)")
@@ -47,6 +53,33 @@ def read_current_mode(paths: BoardPaths, modes: PowerModes | None = None) -> Cur
     return _asked(paths) or _noted(paths, modes)
 
 
+def set_mode(paths: BoardPaths, mode: PowerMode, *, reboot: bool = False) -> None:
+    """Puts the board into a power mode, as root.
+
+    nvpmodel may ask whether to reboot. It finds its standard input closed then, gives up, and the board stays in its
+    mode; with a terminal it would wait for ever.
+
+    Args:
+        paths: The board.
+        mode: The mode.
+        reboot: Whether to answer yes to that: nvpmodel notes the mode and **reboots the machine at once**.
+
+    Raises:
+        RebootNeededError: If the mode takes a reboot, which was not allowed.
+        BoardBusyError: If the board does not take it now: the driver is not up yet, or nvpmodel hangs.
+        BoardError: If the board knows no such mode, or has no nvpmodel.
+    """
+    answer = run_program(
+        paths, "nvpmodel", "-m", str(mode.id), timeout_s=_SET_TIMEOUT_S, answer="YES\n" if reboot else None
+    )
+    if _WANTS_REBOOT in answer.output.lower() and not (reboot and answer.code == 0):
+        raise RebootNeededError("takes effect only when the board is started again", item=f"power mode {mode.name}")
+    if _UNKNOWN in answer.output.lower():
+        raise BoardError(f"nvpmodel does not know it: {answer.gist}", item=f"power mode {mode.name}")
+    if answer.code != 0:
+        raise BoardBusyError(f"nvpmodel failed: {answer.gist}", item=f"power mode {mode.name}")
+
+
 def parse_query(output: str) -> CurrentMode | None:
     """Reads what `nvpmodel -q` printed: the mode's name, and its number on the next line; warnings may precede."""
     lines = [line.strip() for line in output.splitlines()]
@@ -58,23 +91,10 @@ def parse_query(output: str) -> CurrentMode | None:
 
 
 def _asked(paths: BoardPaths) -> CurrentMode | None:
-    program = paths.program("nvpmodel")
-    if program is None:
-        return None
     try:
-        # Standard input is closed: with a terminal of ours it may ask, and wait for ever.
-        done = subprocess.run(  # noqa: S603 - the board's own program, and fixed arguments
-            [program, "-q"],
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            errors="replace",
-            timeout=_QUERY_TIMEOUT_S,
-            check=False,
-        )
-    except (OSError, subprocess.TimeoutExpired):
+        return parse_query(run_program(paths, "nvpmodel", "-q", timeout_s=_QUERY_TIMEOUT_S).output)
+    except BoardError:  # there is none, or it hangs
         return None
-    return parse_query(done.stdout)
 
 
 def _noted(paths: BoardPaths, modes: PowerModes | None) -> CurrentMode | None:

@@ -1,0 +1,67 @@
+"""What the daemon, which has no privileges, may ask of the root service: one word in one file.
+
+A path unit watches the file. Whoever may write it is not trusted: it is opened without following links, must be a plain
+file, and only the first bytes are read and compared with the words that are known.
+"""
+
+from __future__ import annotations
+
+import enum
+import os
+import stat
+from pathlib import Path
+from typing import Final
+
+from orin_rerank.errors import BoardError
+
+__all__ = ["OUTCOME", "REQUEST", "BoardRequest", "read_request", "write_request"]
+
+REQUEST: Final = Path("/run/orin-rerank/board-request")
+"""Where the daemon asks."""
+OUTCOME: Final = Path("/run/orin-rerank-board/outcome.json")
+"""Where the root service answers; everyone may read it."""
+
+_LONGEST: Final = 32
+
+
+class BoardRequest(enum.Enum):
+    """What may be asked for."""
+
+    TUNE = "tune"
+    """Power mode and clocks as they shall be, which something has undone."""
+
+
+def write_request(request: BoardRequest, file: Path = REQUEST) -> None:
+    """Asks.
+
+    Raises:
+        BoardError: If the file cannot be written.
+    """
+    part = file.with_name(f".{file.name}.part")
+    try:
+        part.write_text(request.value, encoding="ascii")
+        part.replace(file)  # the path unit sees it whole; a crash loses nothing that is not asked for again
+    except OSError as error:
+        raise BoardError(f"cannot be written: {error.strerror}", item=str(file)) from None
+
+
+def read_request(file: Path = REQUEST) -> BoardRequest:
+    """Reads what is asked for, as root, and removes the file.
+
+    Raises:
+        BoardError: If there is no request, or it is none that is known.
+    """
+    try:
+        handle = os.open(file, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+        try:
+            plain = stat.S_ISREG(os.fstat(handle).st_mode)
+            data = os.read(handle, _LONGEST + 1) if plain else b""
+        finally:
+            os.close(handle)
+        file.unlink(missing_ok=True)
+    except OSError as error:
+        raise BoardError(f"cannot be read: {error.strerror}", item=str(file)) from None
+    for request in BoardRequest:
+        if data == request.value.encode():
+            return request
+    raise BoardError("asks for nothing that is known", item=str(file))

@@ -1,0 +1,313 @@
+"""Power mode and clocks set on every board, with programs that answer as the real ones do."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import time
+from typing import TYPE_CHECKING
+
+import pytest
+
+from fakes.board import (
+    AGX_ORIN_64,
+    BOARDS,
+    NANO_8,
+    NANO_8_SUPER,
+    NX_16,
+    NX_16_SUPER,
+    BoardSpec,
+    make_board,
+    make_pc,
+    reboot_board,
+)
+from orin_rerank.board.clocks import read_clocks
+from orin_rerank.board.nvpmodel import read_current_mode, set_mode
+from orin_rerank.board.power_modes import read_power_modes
+from orin_rerank.board.programs import run_program
+from orin_rerank.board.request import BoardRequest, read_request, write_request
+from orin_rerank.board.tuning import KEEP, Tuning, TuningOutcome, read_outcome, restore_board, tune_board
+from orin_rerank.errors import BoardBusyError, BoardError, RebootNeededError
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from orin_rerank.board.paths import BoardPaths
+
+FAN = "/sys/class/hwmon/hwmon0/pwm1"
+
+
+def calls(paths: BoardPaths) -> list[str]:
+    """What was asked of the board's programs, but for questions."""
+    lines = (paths.text("/fake/calls") or "").splitlines()
+    return [line for line in lines if line.split()[1:2] not in (["-q"], ["--show"])]
+
+
+def mode_of(paths: BoardPaths) -> int | None:
+    mode = read_current_mode(paths)
+    assert mode is not None
+    return mode.id
+
+
+def tune(paths: BoardPaths, tmp_path: Path, tuning: Tuning | None = None) -> tuple[TuningOutcome, list[float]]:
+    waits: list[float] = []
+    return tune_board(paths, tuning or Tuning(), tmp_path / "state", waits.append), waits
+
+
+@pytest.mark.parametrize("spec", BOARDS, ids=lambda spec: spec.key)
+def test_every_board_gets_its_fastest_mode_and_locked_clocks(tmp_path: Path, spec: BoardSpec) -> None:
+    paths = make_board(tmp_path / "board", spec)
+    outcome, _ = tune(paths, tmp_path)
+    assert outcome.problem is None
+    assert mode_of(paths) == spec.fastest
+    assert read_clocks(paths).locked
+    gpu = read_clocks(paths).gpu
+    assert gpu is not None
+    assert gpu.lowest == max(spec.gpu_clocks)
+    assert paths.number(FAN) == 102
+    again, _ = tune(paths, tmp_path)
+    assert again.changed == ()
+    assert (again.mode, again.clocks_locked) == (outcome.mode, True)
+    assert [call for call in calls(paths) if "--store" not in call] == [
+        *([] if spec.fastest == spec.default else [f"nvpmodel -m {spec.fastest}"]),
+        "jetson_clocks ",
+    ]
+
+
+@pytest.mark.parametrize("spec", BOARDS, ids=lambda spec: spec.key)
+def test_what_was_there_is_given_back(tmp_path: Path, spec: BoardSpec) -> None:
+    paths = make_board(tmp_path / "board", spec)
+    before = read_clocks(paths)
+    tune(paths, tmp_path)
+    tune(paths, tmp_path)
+    restored = restore_board(paths, tmp_path / "state")
+    assert "clocks as they were" in restored.changed
+    assert mode_of(paths) == spec.default
+    after = read_clocks(paths)
+    assert {core: clock.lowest for core, clock in after.cpus.items()} == {
+        core: clock.lowest for core, clock in before.cpus.items() if core in after.cpus
+    }
+    assert after.gpu is not None
+    assert not after.locked
+    assert list((tmp_path / "state").iterdir()) == []
+    assert restore_board(paths, tmp_path / "state").changed == ()
+
+
+def test_a_mode_that_was_asked_for(tmp_path: Path) -> None:
+    paths = make_board(tmp_path / "board", NX_16)
+    outcome, _ = tune(paths, tmp_path, Tuning(power_mode="25w"))
+    assert (outcome.mode, outcome.wanted) == ("25W", "25W")
+    kept, _ = tune(paths, tmp_path, Tuning(power_mode=KEEP, lock_clocks=False))
+    assert kept == TuningOutcome("25W", "25W", clocks_locked=True)
+    with pytest.raises(BoardError, match="no such power mode"):
+        tune(paths, tmp_path, Tuning(power_mode="1000W"))
+
+
+def test_clocks_are_left_where_they_shall_be(tmp_path: Path) -> None:
+    paths = make_board(tmp_path / "board", NANO_8)
+    outcome, _ = tune(paths, tmp_path, Tuning(lock_clocks=False))
+    assert outcome == TuningOutcome("15W", "15W", clocks_locked=False)
+    assert not read_clocks(paths).locked
+
+
+def test_clocks_undone_by_nvpmodel_are_locked_again(tmp_path: Path) -> None:
+    paths = make_board(tmp_path / "board", AGX_ORIN_64)
+    tune(paths, tmp_path)
+    run_program(paths, "nvpmodel", "-m", "0", timeout_s=10)
+    assert not read_clocks(paths).locked
+    outcome, _ = tune(paths, tmp_path)
+    assert outcome.changed == ("clocks locked",)
+    assert read_clocks(paths).locked
+
+
+def test_too_early_is_tried_again(tmp_path: Path) -> None:
+    paths = make_board(tmp_path / "board", NX_16_SUPER)
+    paths.at("/fake/fail_times").write_text("3")
+    paths.at("/fake/clocks_fail_times").write_text("1")
+    outcome, waits = tune(paths, tmp_path)
+    assert outcome.problem is None
+    assert outcome.mode == "MAXN_SUPER"
+    assert waits == [2.0, 4.0, 8.0, 2.0, 0.5]
+
+
+def test_a_board_that_never_takes_its_mode_gets_its_clocks_all_the_same(tmp_path: Path) -> None:
+    paths = make_board(tmp_path / "board", NX_16_SUPER)
+    paths.at("/fake/fail_times").write_text("99")
+    outcome, waits = tune(paths, tmp_path)
+    assert outcome.mode == "40W"
+    assert outcome.wanted == "MAXN_SUPER"
+    assert outcome.clocks_locked
+    assert outcome.problem == (
+        "power mode MAXN_SUPER: nvpmodel failed: "
+        "NVPM ERROR: Error writing 128 to /sys/devices/platform/gpu.0/tpc_pg_mask: 16"
+    )
+    assert sum(waits[:-1]) == 30.0
+
+
+def test_nothing_is_changed_where_it_cannot_be_given_back(tmp_path: Path) -> None:
+    paths = make_board(tmp_path / "board", NX_16_SUPER)
+    paths.at("/fake/store_fails").write_text("")
+    outcome, _ = tune(paths, tmp_path)
+    assert outcome.problem is not None
+    assert outcome.problem.startswith("nothing is changed, since what is set now cannot be noted: ")
+    assert mode_of(paths) == NX_16_SUPER.default
+    assert not read_clocks(paths).locked
+
+
+def test_a_power_cut_while_clocks_are_stored(tmp_path: Path) -> None:
+    paths = make_board(tmp_path / "board", AGX_ORIN_64)
+    (tmp_path / "state").mkdir()
+    (tmp_path / "state/.clocks.stored.part").write_text("half")
+    outcome, _ = tune(paths, tmp_path)
+    assert outcome.problem is None
+    assert "half" not in (tmp_path / "state/clocks.stored").read_text()
+    assert "scaling_min_freq:729600" in (tmp_path / "state/clocks.stored").read_text()
+
+
+def test_a_reboot_is_reported_and_not_made(tmp_path: Path) -> None:
+    paths = make_board(tmp_path / "board", NANO_8_SUPER)
+    paths.at("/fake/needs_reboot").write_text("2\n")
+    outcome, waits = tune(paths, tmp_path)
+    assert outcome == TuningOutcome(
+        "25W",
+        "MAXN_SUPER",
+        clocks_locked=True,
+        reboot_needed=True,
+        changed=("clocks locked",),
+        problem="power mode MAXN_SUPER: takes effect only when the board is started again",
+    )
+    assert waits == [0.5]
+    assert "reboot by nvpmodel" not in calls(paths)
+
+
+def test_a_reboot_that_is_allowed_is_made_once(tmp_path: Path) -> None:
+    paths = make_board(tmp_path / "board", NANO_8_SUPER)
+    paths.at("/fake/needs_reboot").write_text("2\n")
+    outcome, _ = tune(paths, tmp_path, Tuning(reboot=True))
+    assert outcome.changed == ("rebooting",)
+    assert calls(paths).count("reboot by nvpmodel") == 1
+    reboot_board(paths)
+    outcome, _ = tune(paths, tmp_path, Tuning(reboot=True))
+    assert (outcome.mode, outcome.problem, outcome.clocks_locked) == ("MAXN_SUPER", None, True)
+    assert not (tmp_path / "state/rebooted-for").exists()
+
+
+def test_no_board_is_rebooted_for_ever(tmp_path: Path) -> None:
+    """The mode is not there after the reboot either."""
+    paths = make_board(tmp_path / "board", NANO_8_SUPER)
+    paths.at("/fake/needs_reboot").write_text("2\n")
+    for _ in range(4):
+        outcome, _ = tune(paths, tmp_path, Tuning(reboot=True))
+        paths.at("/fake/booted_mode").unlink(missing_ok=True)
+        reboot_board(paths)
+    assert calls(paths).count("reboot by nvpmodel") == 1
+    assert (
+        outcome.problem == "power mode MAXN_SUPER: the board was rebooted for it, and is not in it; not rebooted again"
+    )
+    assert outcome.reboot_needed
+
+
+def test_what_was_there_may_take_a_reboot_too(tmp_path: Path) -> None:
+    paths = make_board(tmp_path / "board", NANO_8_SUPER)
+    tune(paths, tmp_path)
+    paths.at("/fake/needs_reboot").write_text("1\n")
+    with pytest.raises(RebootNeededError, match="power mode 25W"):
+        restore_board(paths, tmp_path / "state")
+    assert not read_clocks(paths).locked
+    assert (tmp_path / "state/mode.stored").read_text() == "1"
+
+
+def test_a_program_that_hangs_is_killed_with_all_it_started(tmp_path: Path) -> None:
+    paths = make_board(tmp_path, NX_16)
+    paths.at("/fake/hangs").write_text("")
+    begin = time.monotonic()
+    with pytest.raises(BoardBusyError, match=r"nvpmodel: did not end within 0\.5 s"):
+        run_program(paths, "nvpmodel", "-m", "0", timeout_s=0.5)
+    assert time.monotonic() - begin < 10
+    left = subprocess.run(["pgrep", "-f", str(tmp_path)], capture_output=True, text=True, check=False).stdout
+    assert left == ""
+
+
+def test_a_question_gets_no_answer_from_a_terminal(tmp_path: Path) -> None:
+    """With the terminal that the test has, nvpmodel would wait for an answer."""
+    paths = make_board(tmp_path, NANO_8_SUPER)
+    paths.at("/fake/needs_reboot").write_text("2\n")
+    modes = read_power_modes(paths)
+    assert modes is not None
+    leader, follower = os.openpty()
+    saved = os.dup(0)
+    os.dup2(follower, 0)
+    try:
+        with pytest.raises(RebootNeededError):
+            set_mode(paths, modes.modes[2])
+    finally:
+        os.dup2(saved, 0)
+        for handle in (saved, leader, follower):
+            os.close(handle)
+
+
+def test_a_mode_that_the_board_does_not_know(tmp_path: Path) -> None:
+    paths = make_board(tmp_path, NX_16)
+    modes = read_power_modes(paths)
+    assert modes is not None
+    conf = paths.at("/etc/nvpmodel.conf")
+    conf.write_text(conf.read_text().replace("ID=3", "ID=33"))
+    with pytest.raises(BoardError, match="does not know it: NVPM ERROR: Invalid power mode: 3"):
+        set_mode(paths, modes.modes[3])
+
+
+def test_a_pc_is_left_alone(tmp_path: Path) -> None:
+    paths = make_pc(tmp_path / "pc")
+    assert tune(paths, tmp_path)[0] == TuningOutcome()
+    assert restore_board(paths, tmp_path / "state") == TuningOutcome()
+
+
+def test_an_outcome_is_read_back(tmp_path: Path) -> None:
+    outcome = TuningOutcome("15W", "25W", clocks_locked=True, reboot_needed=True, changed=("a", "b"), problem="why")
+    file = tmp_path / "outcome.json"
+    file.write_bytes(outcome.to_json())
+    assert read_outcome(file) == outcome
+
+
+@pytest.mark.parametrize(
+    "data", [b"", b"{}", b"[1]", b'{"format": 2}', b'{"format": 1, "changed": [], "x": 1}', b"\xff"]
+)
+def test_an_outcome_that_cannot_be_read_is_none(tmp_path: Path, data: bytes) -> None:
+    assert read_outcome(tmp_path / "none") is None
+    (tmp_path / "outcome.json").write_bytes(data)
+    assert read_outcome(tmp_path / "outcome.json") is None
+
+
+def test_a_request(tmp_path: Path) -> None:
+    file = tmp_path / "request"
+    write_request(BoardRequest.TUNE, file)
+    assert read_request(file) is BoardRequest.TUNE
+    assert list(tmp_path.iterdir()) == []
+    with pytest.raises(BoardError, match="cannot be read: No such file"):
+        read_request(file)
+
+
+@pytest.mark.parametrize("data", [b"", b"tun", b"tune\n; reboot", b"tune" * 1000, b"\xff\0"])
+def test_a_request_that_is_none_is_refused_and_gone(tmp_path: Path, data: bytes) -> None:
+    file = tmp_path / "request"
+    file.write_bytes(data)
+    with pytest.raises(BoardError, match="asks for nothing that is known"):
+        read_request(file)
+    assert not file.exists()
+
+
+def test_a_request_is_no_way_to_other_files(tmp_path: Path) -> None:
+    (tmp_path / "secret").write_text("tune")
+    link = tmp_path / "request"
+    link.symlink_to(tmp_path / "secret")
+    with pytest.raises(BoardError, match="cannot be read"):
+        read_request(link)
+    link.unlink()
+    os.mkfifo(link)
+    with pytest.raises(BoardError, match="asks for nothing"):
+        read_request(link)
+
+
+def test_a_request_that_cannot_be_made(tmp_path: Path) -> None:
+    with pytest.raises(BoardError, match="cannot be written"):
+        write_request(BoardRequest.TUNE, tmp_path / "none/request")
