@@ -16,7 +16,7 @@ def test_serving(daemon: Path) -> None:
     done = orin_rerank("status", "--json", "--socket", str(daemon))
     assert (done.returncode, done.stderr) == (0, "")
     value = json.loads(done.stdout)
-    assert list(value) == ["state", "detail", "version", "uptime_seconds", "model", "queue", "counters"]
+    assert list(value) == ["state", "detail", "version", "uptime_seconds", "model", "queue", "pool", "counters"]
     assert value["state"] == "serving"
     assert value["model"] == {
         "name": "fake",
@@ -30,6 +30,7 @@ def test_serving(daemon: Path) -> None:
         "engine_reason": "the processor was asked for",
         "source_digest": "",
     }
+    assert value["pool"] == {"total_bytes": 1 << 20, "slots": 1, "used": 0, "high_water": 1, "waits": 3}
     assert value["counters"]["documents"] >= 2
     assert isinstance(value["counters"]["errors"], dict)
     table = orin_rerank("status", "--socket", str(daemon))
@@ -38,6 +39,7 @@ def test_serving(daemon: Path) -> None:
     assert rows["state"].strip() == "serving"
     assert rows["engine"].strip() == "fake-cpu, fp32 (the processor was asked for)"
     assert rows["precision"].strip() == "no INT8 engine is installed"
+    assert rows["buffers"].strip() == "0 of 1 in use, at most 1 so far; 1.0 MB; 3 waits"
 
 
 def test_starting(tmp_path: Path) -> None:
@@ -45,7 +47,8 @@ def test_starting(tmp_path: Path) -> None:
         done = orin_rerank("status", "--json", "--socket", str(socket))
         assert done.returncode == 75
         value = json.loads(done.stdout)
-        assert (value["state"], value["detail"], value["model"]) == ("starting", "loading the fake", None)
+        assert (value["state"], value["detail"]) == ("starting", "loading the fake")
+        assert (value["model"], value["pool"]) == (None, None)
         refused = orin_rerank("rank", "q", "d", "--socket", str(socket))
         assert refused.returncode == 69
         assert "hint: `orin-rerank status` says what it is doing" in refused.stderr

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from orin_rerank.engines.pool import BufferPool, PackCapacity
+from orin_rerank.engines.pool import BufferPool, PackCapacity, PoolCounters
 from orin_rerank.engines.port import EngineInfo, Probe
 
 if TYPE_CHECKING:
@@ -40,7 +40,7 @@ class FakeEngine:
             taps=1,
             key_value_dtype=key_value_dtype,
         )
-        self.pool = BufferPool(self.capacity, slots, 0.5)
+        self.buffers = BufferPool(self.capacity, slots, 0.5)
         self.info = EngineInfo("fake", "fp32", tokens, 16, slots)
         self.computed: list[int] = []  # tokens of every run
         self.encoded: list[list[bytes]] = []  # images of every run of the vision encoder
@@ -49,11 +49,15 @@ class FakeEngine:
         self.closed = False
         self._lock = threading.Lock()
 
+    @property
+    def pool(self) -> PoolCounters:
+        return self.buffers.counters
+
     def holds(self, layout: PackLayout) -> bool:
         return self.capacity.holds(layout)
 
     def arrays(self, layout: PackLayout) -> AbstractContextManager[PackArrays]:
-        return self.pool.lend(layout)
+        return self.buffers.lend(layout)
 
     def run(self, arrays: PackArrays, probe: Probe | None = None) -> None:
         with self._lock:

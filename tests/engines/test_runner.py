@@ -274,7 +274,8 @@ def test_an_error_of_the_engine_leaves_nothing_behind() -> None:
     with pytest.raises(EngineError, match="failed"):
         runner.run(pack((prefix, [some()])))
     assert not runner.knows(prefix)
-    assert engine.pool.counters.used == 0
+    assert runner.pool == engine.buffers.counters
+    assert runner.pool.used == 0
     engine.before_run = lambda _: None
     made = pack((prefix, [some()]))
     assert runner.run(made).margins.tolist() == expected(made)

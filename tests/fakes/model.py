@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from orin_rerank.engines.pool import PoolCounters
 from orin_rerank.engines.port import EngineInfo
 from orin_rerank.engines.runner import PackResult
 from orin_rerank.errors import EmptyDocumentError, EmptyQueryError, NonFiniteScoreError, TooLongError
@@ -110,12 +111,18 @@ class FakeRunner:
     closed: bool = False
     slots: int = 1
     _running: int = 0
+    _most_running: int = 0
+    _waits: int = 3
     _lock: threading.Lock = field(default_factory=threading.Lock)
     _known: set[bytes] = field(default_factory=set)
     _seen: set[bytes] = field(default_factory=set)
 
     def __post_init__(self) -> None:
         self.gate.set()
+
+    @property
+    def pool(self) -> PoolCounters:
+        return PoolCounters(self.slots << 20, self.slots, self._running, self._most_running, self._waits)
 
     def knows(self, prefix: EncodedSegment) -> bool:
         return prefix.digest in self._known
@@ -125,6 +132,7 @@ class FakeRunner:
         with self._lock:
             self._running += 1
             assert self._running <= self.slots, "more packs at a time than the engine has slots"
+            self._most_running = max(self._most_running, self._running)
         try:
             return self._run(pack)
         finally:

@@ -55,6 +55,10 @@ async def test_the_daemon_gives_what_the_model_gives(running, load, reference):
     assert status.counters.documents == 150
     assert status.counters.packs > 10
     assert (status.model.engine, status.model.images, status.model.token_budget) == ("onnxruntime-cpu", True, 128)
+    pool = status.pool
+    assert (pool.used, pool.slots) == (0, SETTINGS.threads)
+    assert 1 <= pool.high_water <= pool.slots
+    assert pool.total_bytes > 1 << 20
 
 
 async def test_images_count_and_are_encoded_once(running, load, reference):

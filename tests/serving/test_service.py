@@ -122,6 +122,20 @@ async def test_a_bug_is_internal_and_its_text_stays_out_of_answer_and_journal(ru
     assert not any("somebody" in record.getMessage() for record in caplog.records)
 
 
+async def test_the_buffers_show_what_is_running(running, model):
+    model.runner.gate.clear()
+    async with running() as (_, stub):
+        assert (await stub.GetStatus(pb.GetStatusRequest())).pool.used == 0
+        call = stub.Rerank(request())
+        await asyncio.to_thread(model.runner.arrived.wait, 30)
+        pool = (await stub.GetStatus(pb.GetStatusRequest())).pool
+        model.runner.gate.set()
+        await call
+        after = (await stub.GetStatus(pb.GetStatusRequest())).pool
+    assert (pool.used, pool.slots, pool.high_water, pool.waits) == (1, 1, 1, 3)
+    assert (after.used, after.high_water) == (0, 1)
+
+
 async def test_a_bug_in_the_encoder_is_internal_too(running, model):
     def broken(_):
         raise RuntimeError("somebody's document")

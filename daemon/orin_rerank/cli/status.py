@@ -10,6 +10,7 @@ from orin_rerank.cli.exit_codes import ExitCode
 from orin_rerank.cli.options import AddressOption, JsonOption, SocketOption  # noqa: TC001 - typer reads annotations at run time
 
 if TYPE_CHECKING:
+    from google.protobuf.message import Message
     from rich.table import Table
 
     from orin_rerank.v1 import rerank_pb2
@@ -42,8 +43,8 @@ def status(
         until orin-rerank status >/dev/null; do sleep 1; done
         orin-rerank status --json | jq .counters.documents
 
-    --json writes {"state", "detail", "version", "uptime_seconds", "model", "queue", "counters"}, with the names that
-    GetStatus has in rerank.proto; "model" is null until it is loaded.
+    --json writes {"state", "detail", "version", "uptime_seconds", "model", "queue", "pool", "counters"}, with the
+    names that GetStatus has in rerank.proto; "model" and "pool" are null until the model is loaded.
     """
     from orin_rerank.cli.address import target_of
     from orin_rerank.cli.client import DaemonClient
@@ -67,21 +68,24 @@ def state_name(response: rerank_pb2.GetStatusResponse) -> str:
 
 def status_as_dict(response: rerank_pb2.GetStatusResponse) -> dict[str, object]:
     """The status as `--json` writes it, with numbers as numbers and nothing left out."""
-    model, queue, counters = response.model, response.queue, response.counters
+    counters = response.counters
     return {
         "state": state_name(response),
         "detail": response.detail,
         "version": response.version,
         "uptime_seconds": round(response.uptime_seconds, 3),
-        "model": {field.name: getattr(model, field.name) for field in model.DESCRIPTOR.fields}
-        if response.HasField("model")
-        else None,
-        "queue": {field.name: getattr(queue, field.name) for field in queue.DESCRIPTOR.fields},
+        "model": _fields(response.model) if response.HasField("model") else None,
+        "queue": _fields(response.queue),
+        "pool": _fields(response.pool) if response.HasField("pool") else None,
         "counters": {
             field.name: dict(counters.errors) if field.name == "errors" else getattr(counters, field.name)
             for field in counters.DESCRIPTOR.fields
         },
     }
+
+
+def _fields(message: Message) -> dict[str, object]:
+    return {field.name: getattr(message, field.name) for field in message.DESCRIPTOR.fields}
 
 
 def status_table(response: rerank_pb2.GetStatusResponse, target: str) -> Table:
@@ -112,6 +116,13 @@ def status_table(response: rerank_pb2.GetStatusResponse, target: str) -> Table:
     table.add_row(
         "queue", f"{counted(queue.requests, 'request')}, {queue.documents} of {queue.max_documents} documents"
     )
+    if response.HasField("pool"):
+        pool = response.pool
+        table.add_row(
+            "buffers",
+            f"{pool.used} of {pool.slots} in use, at most {pool.high_water} so far; {pool.total_bytes / 1e6:,.1f} MB; "
+            f"{counted(pool.waits, 'wait')}",
+        )
     table.add_row("served", f"{counted(counters.requests, 'request')}, {counted(counters.documents, 'document')}")
     table.add_row("packs", f"{counters.packs}, of {counters.packed_tokens} tokens together")
     table.add_row("pictures", f"{counters.images_encoded} encoded, {counters.images_cached} from the cache")

@@ -11,6 +11,7 @@ if TYPE_CHECKING:
 
     import numpy.typing as npt
 
+    from orin_rerank.engines.pool import PoolCounters
     from orin_rerank.packing.arrays import PackArrays, PackLayout
     from orin_rerank.prompt.encoded import EncodedImage, Float32Array
 
@@ -57,6 +58,10 @@ class Engine(Protocol):
     @property
     def info(self) -> EngineInfo:
         """What this engine is."""
+
+    @property
+    def pool(self) -> PoolCounters:
+        """The state of its buffers now."""
 
     def holds(self, layout: PackLayout) -> bool:
         """Whether the engine's buffers are large enough for a pack laid out so."""

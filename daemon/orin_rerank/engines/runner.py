@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
     import numpy.typing as npt
 
+    from orin_rerank.engines.pool import PoolCounters
     from orin_rerank.engines.port import Engine, EngineInfo
     from orin_rerank.packing.rotary import RotaryTable
     from orin_rerank.prompt.encoded import EncodedImage, EncodedSegment, Float32Array
@@ -82,6 +83,11 @@ class Runner:
     def info(self) -> EngineInfo:
         """What the engine is."""
         return self._engine.info
+
+    @property
+    def pool(self) -> PoolCounters:
+        """The state of the engine's buffers now."""
+        return self._engine.pool
 
     def knows(self, prefix: EncodedSegment) -> bool:
         """Whether the keys and values of a prefix are at hand, so that it costs a pack no tokens."""

@@ -8,6 +8,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from contextlib import AbstractContextManager
 
+    from orin_rerank.engines.pool import PoolCounters
     from orin_rerank.engines.port import Engine, EngineInfo, Probe
     from orin_rerank.packing.arrays import PackArrays, PackLayout
     from orin_rerank.prompt.encoded import EncodedImage, Float32Array
@@ -29,6 +30,11 @@ class EngineWrapper:
     def info(self) -> EngineInfo:
         """What the engine is."""
         return self._engine.info
+
+    @property
+    def pool(self) -> PoolCounters:
+        """The state of the engine's buffers."""
+        return self._engine.pool
 
     def holds(self, layout: PackLayout) -> bool:
         """Whether the engine's buffers are large enough."""

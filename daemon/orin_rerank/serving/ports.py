@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
+    from orin_rerank.engines.pool import PoolCounters
     from orin_rerank.engines.port import EngineInfo
     from orin_rerank.engines.runner import PackResult
     from orin_rerank.packing.budget import TokenBudget
@@ -29,6 +30,10 @@ class Encoder(Protocol):
 
 class PackRunner(Protocol):
     """Runs packs, on as many threads at a time as `info.slots` says."""
+
+    @property
+    def pool(self) -> PoolCounters:
+        """The state of the engine's buffers now."""
 
     def knows(self, prefix: EncodedSegment) -> bool:
         """Whether a prefix need not be computed again."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import time
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
@@ -80,6 +81,7 @@ class DaemonState:
             response.queue.documents = self.scheduler.documents
         if self.model is not None:
             response.model.CopyFrom(_model_status(self.model))
+            response.pool.CopyFrom(pb.PoolStatus(**dataclasses.asdict(self.model.runner.pool)))
         return response
 
 
