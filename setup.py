@@ -98,8 +98,10 @@ setup(
         "onnxruntime>=1.23",
         "pillow>=11",
         "protobuf>=7.35.1,<8",
+        "pydantic>=2.10",
         "rich>=13",
         "tokenizers>=0.21",
+        'tomli>=2.0; python_version < "3.11"',
         # From here on typer has its errors in a module of its own, which `cli.main` needs.
         "typer>=0.29",
     ],

@@ -31,7 +31,7 @@ from orin_rerank.lifecycle.export import ExportOptions, export_checkpoint
 if TYPE_CHECKING:
     from pathlib import Path
 
-__all__ = ["Outliers", "bundle_with_outliers", "write_with_outliers"]
+__all__ = ["Outliers", "bundle_with_outliers", "growth_of", "write_with_outliers"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,11 +112,17 @@ def _factors(outliers: Outliers, count: int, rng: np.random.Generator) -> np.nda
     return np.exp(rng.uniform(low, high, count)).astype(np.float32)
 
 
-def _grow(tensors: dict[str, np.ndarray], place: Place, outliers: Outliers, rng: np.random.Generator) -> None:
-    rows = place.producer_rows
-    by_row = np.ones(rows.max() + 1, np.float32)
+def growth_of(place: Place, outliers: Outliers, rng: np.random.Generator) -> np.ndarray:
+    """By how much the rows that make a place's channels grow: 1 but for a few."""
+    by_row = np.ones(place.producer_rows.max() + 1, np.float32)
     chosen = rng.choice(len(by_row), outliers.channels, replace=False)
     by_row[chosen] = _factors(outliers, outliers.channels, rng)
+    return by_row
+
+
+def _grow(tensors: dict[str, np.ndarray], place: Place, outliers: Outliers, rng: np.random.Generator) -> None:
+    rows = place.producer_rows
+    by_row = growth_of(place, outliers, rng)
     for producer in place.producers:
         part = tensors[producer.tensor][producer.begin : producer.begin + len(by_row)]
         part *= by_row.reshape(-1, *[1] * (part.ndim - 1))

@@ -32,6 +32,9 @@ VL_8B = Architecture(
     TextArchitecture(4096, 12288, 36, 32, 8, 128, 151936, 1e-6, 5e6, (24, 20, 20), tied=False),
     VisionArchitecture(1152, 4304, 27, 16, 4096, 3, 16, 2, 2, 2304, (8, 16, 24), 1e4),
 )
+QWEN3_06B = Architecture(TextArchitecture(1024, 3072, 28, 16, 8, 128, 151669, 1e-6, 1e6, None, tied=True), None)
+QWEN3_4B = Architecture(TextArchitecture(2560, 9728, 36, 32, 8, 128, 151669, 1e-6, 1e6, None, tied=True), None)
+QWEN3_8B = Architecture(TextArchitecture(4096, 12288, 36, 32, 8, 128, 151669, 1e-6, 1e6, None, tied=False), None)
 _BLOCK = 1 << 20
 
 

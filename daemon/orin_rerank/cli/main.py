@@ -19,6 +19,7 @@ from orin_rerank import __version__
 from orin_rerank.cli.build import build
 from orin_rerank.cli.bundle import bundle_app
 from orin_rerank.cli.calibrate import calibrate
+from orin_rerank.cli.config import config_app
 from orin_rerank.cli.engines import engines
 from orin_rerank.cli.evaluate import evaluate
 from orin_rerank.cli.exit_codes import ExitCode, exit_code_help, exit_code_of
@@ -55,6 +56,7 @@ app = typer.Typer(
 for command in (serve, rank, status, evaluate, calibrate, build, engines, export):
     app.command(help=help_of(command), epilog=_EPILOG)(command)
 app.add_typer(bundle_app, name="bundle")
+app.add_typer(config_app, name="config")
 
 
 _HINTS: Final[tuple[tuple[type[OrinRerankError], str], ...]] = (

@@ -12,6 +12,7 @@ from orin_rerank.engines.settings import DeviceChoice, PrecisionChoice
 __all__ = [
     "AddressOption",
     "BundleOption",
+    "ConfigOption",
     "DeviceOption",
     "JsonOption",
     "MaxTokensOption",
@@ -48,6 +49,15 @@ MaxTokensOption = Annotated[
         min=256,
         help="Longest query with one document, for `build` and `serve` alike; else the model's own limit, or what "
         "memory holds.",
+        show_default=False,
+    ),
+]
+ConfigOption = Annotated[
+    Path | None,
+    typer.Option(
+        metavar="FILE",
+        envvar="ORIN_RERANK_CONFIG",
+        help="The settings file; else /etc/orin-rerank/config.toml, if it is there. Options go before what it says.",
         show_default=False,
     ),
 ]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import enum
+import dataclasses
 from pathlib import Path  # noqa: TC003 - typer reads annotations at run time
 from typing import TYPE_CHECKING, Annotated
 
@@ -10,12 +10,11 @@ import typer
 
 from orin_rerank.cli.options import (  # noqa: TC001 - typer reads annotations at run time
     BundleOption,
-    DeviceOption,
+    ConfigOption,
     MaxTokensOption,
-    PrecisionOption,
 )
-from orin_rerank.engines.settings import DeviceChoice, EngineSettings, PrecisionChoice
-from orin_rerank.errors import SettingsError
+from orin_rerank.config.sections import LogLevel  # noqa: TC001 - typer reads annotations at run time
+from orin_rerank.engines.settings import DeviceChoice, PrecisionChoice  # noqa: TC001 - likewise
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -23,15 +22,6 @@ if TYPE_CHECKING:
     from orin_rerank.lifecycle.model import LoadedModel
 
 __all__ = ["serve"]
-
-
-class LogLevel(str, enum.Enum):
-    """How much the journal says."""
-
-    DEBUG = "debug"
-    INFO = "info"
-    WARNING = "warning"
-    ERROR = "error"
 
 
 def serve(
@@ -54,12 +44,26 @@ def serve(
             show_default=False,
         ),
     ] = None,
-    precision: PrecisionOption = PrecisionChoice.AUTO,
-    device: DeviceOption = DeviceChoice.AUTO,
+    precision: Annotated[
+        PrecisionChoice | None,
+        typer.Option(
+            help="What to compute in: full precision, INT8, or INT8 where an engine is installed that has passed its "
+            "gate, which is the default.",
+            show_default=False,
+        ),
+    ] = None,
+    device: Annotated[
+        DeviceChoice | None,
+        typer.Option(
+            help="What to compute on: the processor, an NVIDIA GPU (by TensorRT where plans are installed for it, else "
+            "by ONNX Runtime), or the GPU where it can be used, which is the default.",
+            show_default=False,
+        ),
+    ] = None,
     threads: Annotated[
         int | None,
         typer.Option(
-            metavar="N", min=1, help="Threads of the engine; else one a core, or two for a GPU.", show_default=False
+            metavar="N", min=1, help="Processor cores to compute on; else all. No matter for a GPU.", show_default=False
         ),
     ] = None,
     token_budget: Annotated[
@@ -69,7 +73,10 @@ def serve(
         ),
     ] = None,
     max_tokens: MaxTokensOption = None,
-    log_level: Annotated[LogLevel, typer.Option(help="How much the journal says.")] = LogLevel.INFO,
+    log_level: Annotated[
+        LogLevel | None, typer.Option(help="How much the journal says; else info.", show_default=False)
+    ] = None,
+    config: ConfigOption = None,
 ) -> int:
     """Run the daemon in the foreground until SIGTERM or Ctrl-C.
 
@@ -79,8 +86,10 @@ def serve(
     An INT8 engine that `orin-rerank calibrate` has installed for the bundle is served in its place where it proves
     itself; else `status` says why not. So it is with the GPU: first the TensorRT plans that `orin-rerank build` has
     compiled for this machine, then ONNX Runtime on CUDA. If the GPU is lost the daemon leaves with 71, to be started
-    again. Engines are kept below $ORIN_RERANK_STATE, else below /var/lib/orin-rerank for
-    root and $XDG_STATE_HOME/orin-rerank for others.
+    again. Engines are kept below $ORIN_RERANK_STATE, else below /var/lib/orin-rerank for root and
+    $XDG_STATE_HOME/orin-rerank for others.
+
+    There is a settings file for more than these options: `orin-rerank config show` lists what may stand in it.
 
     For example:
 
@@ -89,25 +98,33 @@ def serve(
     """
     from orin_rerank.cli.address import default_socket
     from orin_rerank.cli.bundles import bundle_of
+    from orin_rerank.cli.configured import settings_of, state_folder
     from orin_rerank.cli.exit_codes import exit_code_of
     from orin_rerank.serving import daemon
-    from orin_rerank.serving.settings import ServerSettings
     from orin_rerank.telemetry import log
 
-    try:
-        settings = ServerSettings(socket=(socket or default_socket()).absolute(), tcp=tcp)
-        engine = EngineSettings(
-            precision=precision, device=device, threads=threads, token_budget=token_budget, max_tokens=max_tokens
-        )
-    except SettingsError as error:
-        error.item = f"--{(error.item or 'serve').replace('_', '-')}"
-        raise
-    folder = bundle_of(bundle)
-    log.configure(log_level.value)
+    settings = settings_of(
+        config,
+        server={"socket": None if socket is None else socket.absolute(), "tcp": tcp},
+        engine={
+            "precision": precision,
+            "device": device,
+            "threads": threads,
+            "token_budget": token_budget,
+            "max_tokens": max_tokens,
+        },
+        log={"level": log_level},
+    )
+    server = settings.server
+    if socket is None and "server.socket" not in settings.sources:
+        server = dataclasses.replace(server, socket=default_socket())
+    folder = bundle_of(bundle or settings.model.bundle)
+    log.configure(settings.log.level.value)
 
     def load(report: Callable[[str], None]) -> LoadedModel:
+        from orin_rerank.engines.store import EngineStore
         from orin_rerank.lifecycle.startup import load_model
 
-        return load_model(folder, engine, report)
+        return load_model(folder, settings.engine, report, store=EngineStore(state_folder(settings)))
 
-    return daemon.run(settings, load, exit_code_of)
+    return daemon.run(server, load, exit_code_of)

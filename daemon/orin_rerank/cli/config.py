@@ -1,0 +1,105 @@
+"""`orin-rerank config`: checks the settings file, and shows what comes of it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from orin_rerank.cli.help_text import help_of
+from orin_rerank.cli.options import JsonOption  # noqa: TC001 - typer reads annotations at run time
+
+if TYPE_CHECKING:
+    from orin_rerank.config.sections import Settings
+
+__all__ = ["check", "config_app", "show"]
+
+config_app = typer.Typer(help="Check the settings file, and show what comes of it.", no_args_is_help=True)
+
+FileArgument = Annotated[
+    Path | None,
+    typer.Argument(
+        metavar="[FILE]",
+        help="The settings file; else $ORIN_RERANK_CONFIG, else /etc/orin-rerank/config.toml.",
+        show_default=False,
+    ),
+]
+
+
+def check(file: FileArgument = None) -> int:
+    """Check a settings file, and the variables that go before it.
+
+    Nothing is started or changed. Where something is wrong, the message names the line and says what is possible.
+
+    For example:
+
+        orin-rerank config check
+        orin-rerank config check ./config.toml
+    """
+    from orin_rerank.cli.output import console
+    from orin_rerank.config.read import config_file, read_settings
+
+    chosen = config_file(file)
+    settings = read_settings(chosen)
+    what = "no settings file, so defaults" if chosen is None else str(chosen)
+    variables = sum(source.startswith("ORIN_RERANK__") for source in settings.sources.values())
+    of_file = len(settings.sources) - variables
+    console().print(f"{what}: right; {of_file} set there, {variables} by variables", highlight=False)
+    return 0
+
+
+def show(file: FileArgument = None, *, json_output: JsonOption = False) -> int:
+    """Show all settings, and where each comes from.
+
+    --json writes {"SECTION": {"KEY": {"value", "source"}}}; a source of null is the default.
+    """
+    from rich.table import Table
+
+    from orin_rerank.cli.output import console, print_json
+    from orin_rerank.config.read import config_file, read_settings
+
+    settings = read_settings(config_file(file))
+    values = _values(settings)
+    if json_output:
+        print_json(
+            {
+                section: {
+                    key: {"value": value, "source": settings.sources.get(f"{section}.{key}")}
+                    for key, value in keys.items()
+                }
+                for section, keys in values.items()
+            }
+        )
+        return 0
+    table = Table(box=None, pad_edge=False)
+    for heading in ("setting", "value", "from"):
+        table.add_column(heading)
+    for section, keys in values.items():
+        for key, value in keys.items():
+            source = settings.sources.get(f"{section}.{key}")
+            shown = "" if value is None else str(value)
+            table.add_row(f"{section}.{key}", shown, source or "default", style=None if source else "dim")
+    console().print(table)
+    return 0
+
+
+def _values(settings: Settings) -> dict[str, dict[str, object]]:
+    """Section and key to a value that JSON has."""
+    from orin_rerank.config.sections import SECTIONS, keys_of
+
+    return {
+        section: {key: _plain(key, getattr(getattr(settings, section), key)) for key in keys_of(section)}
+        for section in SECTIONS
+    }
+
+
+def _plain(key: str, value: object) -> object:
+    if key == "socket_mode":
+        return f"0o{value:o}"
+    plain = getattr(value, "value", value)  # of an enumeration
+    return plain if plain is None or isinstance(plain, (bool, int, float)) else str(plain)
+
+
+config_app.command(help=help_of(check))(check)
+config_app.command(help=help_of(show))(show)

@@ -1,0 +1,54 @@
+"""Settings as a command has them: the settings file, variables, and what the command line says before both."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+from typing import TYPE_CHECKING
+
+from orin_rerank.errors import SettingsError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from pathlib import Path
+
+    from orin_rerank.config.sections import Settings
+
+__all__ = ["settings_of", "state_folder"]
+
+
+def settings_of(config: Path | None, **options: Mapping[str, object]) -> Settings:
+    """Reads the settings, and puts the command line's options into them.
+
+    Args:
+        config: The settings file that the command line names, None for the usual one.
+        options: By section, what the command line says of its settings; None where it says nothing.
+
+    Raises:
+        SettingsError: If anything is wrong; the item is the file with the line, the variable or the option.
+    """
+    from orin_rerank.config.read import config_file, read_settings
+
+    settings = read_settings(config_file(config))
+    for section, values in options.items():
+        given = {key: value for key, value in values.items() if value is not None}
+        try:
+            changed = dataclasses.replace(getattr(settings, section), **given)
+        except SettingsError as error:
+            error.item = f"--{(error.item or section).replace('_', '-')}"
+            raise
+        settings = dataclasses.replace(settings, **{section: changed})
+    return settings
+
+
+def state_folder(settings: Settings) -> Path:
+    """Where engines are kept: what ORIN_RERANK_STATE names, else the settings, else this user's own place.
+
+    Raises:
+        StoreError: If the user has no home.
+    """
+    from orin_rerank.engines.store import STATE_VARIABLE, default_state_folder
+
+    if settings.model.state is not None and not os.environ.get(STATE_VARIABLE):
+        return settings.model.state.absolute()
+    return default_state_folder()

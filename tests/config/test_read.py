@@ -1,0 +1,175 @@
+"""The settings file: typed, checked as a whole, and every fault named with its line."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from orin_rerank.config.read import CONFIG_VARIABLE, config_file, read_settings
+from orin_rerank.config.sections import SECTIONS, LogLevel, Settings, keys_of
+from orin_rerank.engines.settings import PrecisionChoice
+from orin_rerank.errors import SettingsError
+from orin_rerank.graph.builder import Dialect
+
+DEFAULT = Path(__file__).parents[2] / "deploy/etc/config.toml"
+
+
+def write(tmp_path: Path, text: str) -> Path:
+    file = tmp_path / "config.toml"
+    file.write_text(text, encoding="utf-8")
+    return file
+
+
+def test_without_a_file_there_are_defaults() -> None:
+    assert read_settings(None, {}) == Settings()
+
+
+def test_the_file_that_ships_sets_nothing() -> None:
+    assert read_settings(DEFAULT, {}) == Settings()
+
+
+def test_the_file_that_ships_shows_every_setting_with_its_default(tmp_path: Path) -> None:
+    """Commented in as a whole, it must be what it says: the defaults, or examples where there are none."""
+    text = re.sub(r"^# (\w+ = )", r"\1", DEFAULT.read_text(), flags=re.MULTILINE)
+    settings = read_settings(write(tmp_path, text), {})
+    assert set(settings.sources) == {f"{section}.{key}" for section in SECTIONS for key in keys_of(section)}
+    defaults = Settings()
+    for section in SECTIONS:
+        for entry in dataclasses.fields(SECTIONS[section]):
+            default = getattr(getattr(defaults, section), entry.name)
+            if default is not None:
+                assert getattr(getattr(settings, section), entry.name) == default, entry.name
+
+
+def test_values_of_every_type(tmp_path: Path) -> None:
+    file = write(
+        tmp_path,
+        """
+        [model]
+        bundle = "/srv/model"
+        [engine]
+        precision = "int8"
+        dialect = "primitive"
+        prefix_cache_bytes = "1.5 GiB"
+        feature_cache_bytes = 1_000
+        [server]
+        socket_mode = 0o600
+        drain_s = 3
+        max_queued_bytes = "10MB"
+        [board]
+        lock_clocks = false
+        [log]
+        level = "debug"
+        """,
+    )
+    settings = read_settings(file, {})
+    assert settings.model.bundle == Path("/srv/model")
+    assert settings.engine.precision is PrecisionChoice.INT8
+    assert settings.engine.dialect is Dialect.PRIMITIVE
+    assert settings.engine.prefix_cache_bytes == 3 << 29
+    assert settings.engine.feature_cache_bytes == 1000
+    assert settings.server.socket_mode == 0o600
+    assert settings.server.drain_s == 3.0
+    assert settings.server.max_queued_bytes == 10_000_000
+    assert not settings.board.lock_clocks
+    assert settings.log.level is LogLevel.DEBUG
+    assert settings.sources["server.drain_s"] == f"{file}:11"
+
+
+def test_a_variable_goes_before_the_file(tmp_path: Path) -> None:
+    file = write(tmp_path, "[server]\nmax_documents = 7\n[engine]\nthreads = 1\n")
+    environment = {
+        "ORIN_RERANK__SERVER__MAX_DOCUMENTS": "500",
+        "ORIN_RERANK__MODEL__BUNDLE": "/srv/with spaces",
+        "ORIN_RERANK__BOARD__LOCK_CLOCKS": "false",
+        "ORIN_RERANK__ENGINE__PREFIX_CACHE_BYTES": "2 MiB",
+        "ORIN_RERANK_STATE": "/elsewhere",
+    }
+    settings = read_settings(file, environment)
+    assert settings.server.max_documents == 500
+    assert settings.engine.threads == 1
+    assert settings.model.bundle == Path("/srv/with spaces")
+    assert settings.engine.prefix_cache_bytes == 2 << 20
+    assert not settings.board.lock_clocks
+    assert settings.sources["server.max_documents"] == "ORIN_RERANK__SERVER__MAX_DOCUMENTS"
+    assert settings.sources["engine.threads"] == f"{file}:4"
+
+
+@pytest.mark.parametrize(
+    ("text", "line", "message"),
+    [
+        ("[server]\nmax_document = 7\n", 2, "unknown key max_document in [server]; did you mean max_documents?"),
+        ("\n\n[servre]\nx = 7\n", 3, "unknown section [servre]; did you mean server?"),
+        ("x = 1\n", 1, "unknown section [x]; there are model, engine, server, board, log"),
+        ("server = 1\n", 1, "server is a section: write [server]"),
+        ("[engine]\n# threads\nthreads = 'many'\n", 3, "threads: should be a valid integer"),
+        ("[engine]\nthreads = 0\n", 2, "threads must be from 1 to 1024, not 0"),
+        ("[engine]\nprecision = 'int4'\n", 2, "precision: should be 'auto', 'full' or 'int8'"),
+        ("[server]\nsocket = 'relative'\n", 2, "socket must be an absolute path"),
+        ("[server]\n'tcp' = 'nonsense'\n", 2, "tcp must be host:port"),
+        ("server.drain_s = -1\n", 1, "drain_s must be from 0 to 3600 seconds"),
+        ("[board]\n[log]\nlevel='loud'\n", 3, "level: should be 'debug', 'info', 'warning' or 'error'"),
+        ("[engine]\nmemory_bytes = 'lots'\n", 2, "memory_bytes must be a number of bytes, or text such as 64 MiB"),
+        ("[log]\nlevel = ['info']\n", 2, "level: should be 'debug', 'info', 'warning' or 'error'"),
+    ],
+)
+def test_what_is_wrong_is_named_with_its_line(tmp_path: Path, text: str, line: int, message: str) -> None:
+    file = write(tmp_path, text)
+    with pytest.raises(SettingsError) as caught:
+        read_settings(file, {})
+    assert caught.value.item == f"{file}:{line}"
+    assert caught.value.message.startswith(message)
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "message"),
+    [
+        ("ORIN_RERANK__SERVER__MAX_DOCUMENTS", "0", "max_documents must be at least 1"),
+        ("ORIN_RERANK__SERVER__MAXDOCUMENTS", "1", "unknown key maxdocuments in server; did you mean max_documents?"),
+        ("ORIN_RERANK__SERVER", "1", "unknown key  in server; there are socket"),
+        ("ORIN_RERANK__NOTHING__X", "1", "unknown section nothing; there are model"),
+        ("ORIN_RERANK__LOG__LEVEL", "loud", "level: should be"),
+    ],
+)
+def test_a_wrong_variable_is_named(name: str, value: str, message: str) -> None:
+    with pytest.raises(SettingsError) as caught:
+        read_settings(None, {name: value})
+    assert caught.value.item == name
+    assert caught.value.message.startswith(message)
+
+
+@pytest.mark.parametrize(
+    ("data", "message"),
+    [(b"[server\n", "is no TOML"), (b"\xff\xfe", "is not UTF-8"), (b"a = 1\na = 2\n", "is no TOML")],
+)
+def test_a_file_that_is_none(tmp_path: Path, data: bytes, message: str) -> None:
+    file = tmp_path / "config.toml"
+    file.write_bytes(data)
+    with pytest.raises(SettingsError, match=message) as caught:
+        read_settings(file, {})
+    assert caught.value.item == str(file)
+
+
+def test_a_file_that_is_missing(tmp_path: Path) -> None:
+    with pytest.raises(SettingsError, match="cannot be read: No such file"):
+        read_settings(tmp_path / "none.toml", {})
+
+
+def test_which_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(CONFIG_VARIABLE, str(tmp_path / "b.toml"))
+    assert config_file(tmp_path / "a.toml") == tmp_path / "a.toml"
+    assert config_file() == tmp_path / "b.toml"
+    monkeypatch.delenv(CONFIG_VARIABLE)
+    assert config_file() in (None, Path("/etc/orin-rerank/config.toml"))
+
+
+def test_an_unknown_value_of_a_secret_place_is_not_shown(tmp_path: Path) -> None:
+    """Messages name keys and what is possible, and never repeat what was given."""
+    value: Any = "hunter2-very-secret"
+    with pytest.raises(SettingsError) as caught:
+        read_settings(write(tmp_path, f"[engine]\nthreads = '{value}'\n"), {})
+    assert value not in str(caught.value)
