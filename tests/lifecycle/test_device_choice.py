@@ -9,6 +9,7 @@ import re
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import numpy as np
 import pytest
 
 from engines.tensorrt.fake_bindings import FakeGpu, FakeRuntime, Strategy, write_plan
@@ -34,6 +35,8 @@ from orin_rerank.quantization.gate import GATE_FILE, GateSubject
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from orin_rerank.engines.cuda_driver import DeviceInfo
+
 SETTINGS = EngineSettings(token_budget=64)
 CUDA = dataclasses.replace(SETTINGS, device=DeviceChoice.CUDA)
 RELEASE = "tensorrt 10.3.0"
@@ -52,12 +55,19 @@ def with_gpu(gpu: FakeGpu, release: str = RELEASE) -> Accelerators:
 
 
 def install_plans(
-    bundle: Bundle, state: Path, weights: Path | None = None, precision: Precision = Precision.FP16, noise: float = 0.1
+    bundle: Bundle,
+    state: Path,
+    weights: Path | None = None,
+    precision: Precision = Precision.FP16,
+    noise: float = 0.1,
+    *,
+    settings: EngineSettings = SETTINGS,
+    device: DeviceInfo | None = None,
 ) -> Path:
     """Plans of a bundle, under the key that compiling installs them under; of INT8 with a gate's record."""
     store = PlanStore(state)
-    target = CompileTarget(RELEASE, FakeGpu().open(0))
-    work = engine_to_compile(bundle, precision, SETTINGS, target, store)
+    target = CompileTarget(RELEASE, device or FakeGpu().open(0))
+    work = engine_to_compile(bundle, precision, settings, target, store)
     with store.staging(work.key, [plan.name for plan in work.plans]) as staged:
         for plan in work.plans:
             write_plan(staged.path(plan.name), plan.graph, plan.profiles, weights=weights)
@@ -105,6 +115,42 @@ def test_plans_for_this_machine_are_served(
     assert not gpu.memory
     assert gpu.closed == 1
     assert warnings(caplog) == []
+
+
+@pytest.mark.parametrize("threads", [1, 7])
+def test_threads_are_the_processors_and_a_gpu_has_its_two_slots(
+    bundle_folder: Path, store: EngineStore, plans: Path, threads: int
+) -> None:
+    settings = dataclasses.replace(SETTINGS, threads=threads)
+    model = load_model(bundle_folder, settings, store=store, accelerators=with_gpu(FakeGpu()))
+    assert (model.info.name, model.info.slots) == ("tensorrt", 2)
+    model.close()
+    model = load_model(bundle_folder, dataclasses.replace(settings, device=DeviceChoice.CPU), store=store)
+    assert (model.info.name, model.info.slots) == ("onnxruntime-cpu", threads)
+    model.close()
+
+
+@pytest.mark.parametrize("budget", [None, 16, 64, 1024])
+def test_the_usual_plans_serve_any_smaller_budget(
+    bundle_folder: Path, store: EngineStore, plans: Path, budget: int | None
+) -> None:
+    settings = dataclasses.replace(CUDA, token_budget=budget)
+    model = load_model(bundle_folder, settings, store=store, accelerators=with_gpu(FakeGpu()))
+    assert model.info.name == "tensorrt"
+    assert budget is None or model.budget.for_prefix(0) == budget
+    assert np.isfinite(model.rerank(REQUEST).margins).all()
+    model.close()
+
+
+@pytest.mark.parametrize("other", [{"token_budget": 2048}, {"max_tokens": 300}])
+def test_plans_for_packs_of_other_sizes_say_how_to_get_the_right_ones(
+    bundle_folder: Path, store: EngineStore, plans: Path, other: dict[str, int]
+) -> None:
+    settings = dataclasses.replace(CUDA, **other)
+    with pytest.raises(
+        GpuMissingError, match="compile them with the --token-budget and the --max-tokens"
+    ):
+        load_model(bundle_folder, settings, store=store, accelerators=with_gpu(FakeGpu()))
 
 
 def test_without_plans_it_says_how_to_get_them(

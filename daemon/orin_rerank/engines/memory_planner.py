@@ -173,7 +173,7 @@ class _Planner:
     def plan(self) -> tuple[MemoryPlan, ...]:
         """The best plans that fit."""
         settings = self.settings
-        # On a GPU the number of threads has no say in the limits: plans are compiled for these, once and for all.
+        # Threads are the processor's. More packs in flight make a GPU slower, and plans are compiled for its limits.
         slots = CUDA_SLOTS if self.kind.on_gpu else settings.effective_threads
         own = min(self.model.max_tokens, settings.max_tokens or self.model.max_tokens)
         for count, max_tokens in _candidates(own, slots):
@@ -182,10 +182,6 @@ class _Planner:
                 break
         else:
             raise self._refusal(plans)
-        if self.kind.on_gpu and settings.threads not in {None, plans[0].slots}:
-            plans = self._plans(settings.threads or 1, plans[0].max_tokens)
-            if _together(plans) > self._usable:
-                raise self._refusal(plans, item="threads")
         return plans
 
     @property
@@ -200,6 +196,8 @@ class _Planner:
         model, kind, settings = self.model, self.kind, self.settings
         longest = max_tokens + model.suffix_tokens
         token_budget = settings.token_budget or TOKEN_BUDGET
+        if kind is EngineKind.TENSORRT:
+            token_budget = max(token_budget, TOKEN_BUDGET)  # so that the usual plans serve any smaller one too
         rows = min(longest, PREFIX_ROWS)
         capacity = PackCapacity.of_model(
             model.architecture,
@@ -256,7 +254,7 @@ class _Planner:
             prefixes = max(_LEAST_CACHE, each * capacity.keep_rows * capacity.prefix_row_bytes)
         return features, prefixes
 
-    def _refusal(self, plans: Sequence[MemoryPlan], item: str | None = None) -> MemoryShortError:
+    def _refusal(self, plans: Sequence[MemoryPlan]) -> MemoryShortError:
         """Why the least that was tried does not fit."""
         needed, usable = _together(plans), self._usable
         least = plans[-1]
@@ -268,14 +266,11 @@ class _Planner:
             advice += ", or INT8"
         if self.settings.token_budget is not None and self.settings.token_budget > TOKEN_BUDGET:
             advice += f", or packs of {TOKEN_BUDGET} tokens"
-        if item is not None:
-            advice = f"set fewer {item}"
         return MemoryShortError(
             f"{what} takes {gib(needed)}, {gib(weights)} of them weights, even with {where}; this machine has "
             f"{gib(usable)} for it, of {gib(self.budget.total_bytes)} in all: {advice}",
             needed_bytes=needed,
             available_bytes=usable,
-            item=item,
         )
 
 

@@ -42,8 +42,8 @@ class EngineSettings:
     Attributes:
         precision: What to compute in.
         device: What to compute on.
-        threads: Packs in flight at a time; None means one for each processor core that this process may use, or two
-            on a GPU.
+        threads: Processor cores to compute on, with a pack in flight on each; None means those that this process may
+            use. A GPU has two packs in flight, or one where memory is short, whatever this says.
         token_budget: Tokens in a pack; None means to measure at start.
         dialect: Which of a bundle's graphs to run; None means what measures faster as a rule on this runtime.
         feature_cache_bytes: Memory for the features of images seen lately; None means what the memory plan gives it.

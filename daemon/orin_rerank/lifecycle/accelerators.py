@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -227,5 +228,10 @@ def installed_plans(
     ]
     if not others:
         raise PlanError(f"no {key.precision} plans are installed for this bundle; {HOW_TO_GET_PLANS}")
+    if key == dataclasses.replace(others[0], profiles=key.profiles):
+        raise PlanError(
+            f"the {key.precision} plans are for packs of other sizes: compile them with the --token-budget and the "
+            f"--max-tokens that they are to be served with; {HOW_TO_GET_PLANS}"
+        )
     differences = "; ".join(key.differences(others[0]))
     raise PlanError(f"the {key.precision} plans are not for this machine ({differences}); {HOW_TO_GET_PLANS}")

@@ -1,4 +1,4 @@
-"""Whether a request may come in, and what it is told where it may not. Nothing is changed, locked or waited for here."""
+"""Whether a request may come in, and what it is told where it may not. Nothing is locked, changed or waited for."""
 
 from __future__ import annotations
 
