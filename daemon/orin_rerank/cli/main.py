@@ -16,6 +16,7 @@ import typer
 from typer.exceptions import Abort, TyperException
 
 from orin_rerank import __version__
+from orin_rerank.cli.board import board_app
 from orin_rerank.cli.build import build
 from orin_rerank.cli.bundle import bundle_app
 from orin_rerank.cli.calibrate import calibrate
@@ -55,6 +56,7 @@ app = typer.Typer(
 )
 for command in (serve, rank, status, evaluate, calibrate, build, engines, export):
     app.command(help=help_of(command), epilog=_EPILOG)(command)
+app.add_typer(board_app, name="board")
 app.add_typer(bundle_app, name="bundle")
 app.add_typer(config_app, name="config")
 

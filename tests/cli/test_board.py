@@ -1,0 +1,116 @@
+"""`orin-rerank board` on trees that stand for boards."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from fakes.board import NANO_8_SUPER, NX_16, make_board, make_pc
+from orin_rerank.board.clocks import read_clocks
+from orin_rerank.board.request import OUTCOME, REQUEST
+from orin_rerank.board.tuning import read_outcome
+
+COMMAND = str(Path(sys.executable).with_name("orin-rerank"))
+
+
+def run(root: Path, *arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    variables = {key: value for key, value in os.environ.items() if not key.startswith("ORIN_RERANK")}
+    variables |= {"ORIN_RERANK_BOARD_ROOT": str(root), "COLUMNS": "200", **environment}
+    return subprocess.run(
+        [COMMAND, "board", *arguments],
+        capture_output=True,
+        text=True,
+        check=False,
+        env=variables,
+        stdin=subprocess.DEVNULL,
+    )
+
+
+def test_a_board_is_shown(tmp_path: Path) -> None:
+    paths = make_board(tmp_path, NX_16)
+    paths.at("/sys/class/thermal/cooling_device1/cur_state").write_text("1")
+    shown = {line[:10].strip(): line[12:].strip() for line in run(tmp_path, "show").stdout.splitlines()}
+    assert shown["board"] == "Jetson Orin NX 16GB (p3767-0000)"
+    assert shown["system"] == "JetPack 6.1 or 6.2, Jetson Linux 36.4.7"
+    assert shown["power"] == "7.7 W (VDD_IN 7.7 W, VDD_CPU_GPU_CV 2.0 W, VDD_SOC 2.4 W)" or shown["power"].startswith(
+        "mode"
+    )
+    assert shown["clocks"] == "8 cores 730 to 1498 MHz, GPU 306 to 918 MHz, memory at 2133 of 3199 MHz"
+    assert shown["heat"].endswith("slowed down for heat: gpu")
+
+
+def test_a_board_as_json(tmp_path: Path) -> None:
+    make_board(tmp_path, NX_16)
+    shown = json.loads(run(tmp_path, "show", "--json").stdout)
+    assert shown["board"]["kind"] == "orin-nx-16"
+    assert (shown["mode"]["name"], shown["fastest"], shown["clocks_locked"]) == ("15W", "MAXN", False)
+    assert [mode["name"] for mode in shown["modes"]] == ["MAXN", "10W", "15W", "25W"]
+    assert shown["watts"] == pytest.approx(5.024 * 1.528)
+    assert shown["tuning"] is None
+
+
+def test_a_pc_is_shown(tmp_path: Path) -> None:
+    make_pc(tmp_path)
+    done = run(tmp_path, "show")
+    assert done.returncode == 0
+    assert "Some PC" in done.stdout
+    assert "coretemp 47 °C" in done.stdout
+    assert json.loads(run(tmp_path, "show", "--json").stdout)["modes"] == []
+
+
+def test_it_is_tuned_and_given_back(tmp_path: Path) -> None:
+    paths = make_board(tmp_path / "board", NX_16)
+    state = tmp_path / "state"
+    done = run(tmp_path / "board", "apply", STATE_DIRECTORY=str(state))
+    assert (done.returncode, done.stdout) == (0, "power mode MAXN; clocks locked\n")
+    assert read_clocks(paths).locked
+    outcome_file = paths.at(str(OUTCOME))
+    outcome = read_outcome(outcome_file)
+    assert outcome is not None
+    assert (outcome.mode, outcome.clocks_locked) == ("MAXN", True)
+    assert outcome_file.stat().st_mode & 0o777 == 0o644
+    assert json.loads(run(tmp_path / "board", "show", "--json").stdout)["tuning"]["mode"] == "MAXN"
+    assert run(tmp_path / "board", "apply", STATE_DIRECTORY=str(state)).stdout == "nothing to change\n"
+    done = run(tmp_path / "board", "restore", STATE_DIRECTORY=str(state))
+    assert (done.returncode, done.stdout) == (0, "power mode 15W; clocks as they were\n")
+    assert not read_clocks(paths).locked
+
+
+def test_settings_decide(tmp_path: Path) -> None:
+    paths = make_board(tmp_path / "board", NX_16)
+    config = tmp_path / "config.toml"
+    config.write_text('[board]\npower_mode = "25W"\nlock_clocks = false\n')
+    done = run(tmp_path / "board", "apply", "--config", str(config))
+    assert done.stdout == "power mode 25W\n"
+    assert not read_clocks(paths).locked
+    config.write_text('[board]\npower_mode = "1000W"\n')
+    done = run(tmp_path / "board", "apply", "--config", str(config))
+    assert done.returncode == 66
+    assert "1000W: there is no such power mode; this board has MAXN (0), 10W (1), 15W (2), 25W (3)" in done.stderr
+
+
+def test_a_mode_that_waits_for_a_reboot_is_no_failure(tmp_path: Path) -> None:
+    paths = make_board(tmp_path, NANO_8_SUPER)
+    paths.at("/fake/needs_reboot").write_text("2\n")
+    done = run(tmp_path, "apply")
+    assert done.returncode == 0
+    assert "power mode MAXN_SUPER: takes effect only when the board is started again" in done.stderr
+    assert "takes effect only when" in run(tmp_path, "show").stdout
+
+
+def test_what_the_daemon_asks_for(tmp_path: Path) -> None:
+    paths = make_board(tmp_path, NX_16)
+    request = paths.at(str(REQUEST))
+    request.parent.mkdir(parents=True)
+    assert run(tmp_path, "request").returncode == 0
+    assert request.read_text() == "tune"
+    assert run(tmp_path, "apply", "--requested").stdout == "power mode MAXN; clocks locked\n"
+    assert not request.exists()
+    done = run(tmp_path, "apply", "--requested")
+    assert done.returncode == 66
+    assert "board-request: cannot be read" in done.stderr
