@@ -416,16 +416,36 @@ class MemoryShortError(EngineError):
 
 
 class BuildError(EngineError):
-    """A graph was not compiled to a plan; the item names it."""
+    """A graph was not compiled to a plan; the item names it.
+
+    Args:
+        message: One sentence for a person.
+        item: The graph, and its node where one is known.
+        advice: What to do about it; None means what helps with this kind of error as a rule.
+
+    Attributes:
+        advice: The same.
+    """
 
     code = "build"
+    usual_advice: ClassVar[str] = (
+        "what is compiled is kept, and the same command goes on from there; if it ends so again, try another --level"
+    )
+
+    def __init__(self, message: str, *, item: str | None = None, advice: str | None = None) -> None:
+        super().__init__(message, item=item)
+        self.advice = advice or self.usual_advice
 
 
 class GraphRefusedError(BuildError):
-    """The compiler does not take a graph; the item names graph and node."""
+    """The compiler does not take a graph; the item names graph and node, the message the operator."""
 
     kind = ErrorKind.DATA
     code = "graph_refused"
+    usual_advice = (
+        "`orin-rerank export` writes a bundle's graphs anew, and `orin-rerank calibrate` those of its INT8 engine; if "
+        "one is refused still, report this line"
+    )
 
 
 class BuildOutOfMemoryError(BuildError):
@@ -433,6 +453,10 @@ class BuildOutOfMemoryError(BuildError):
 
     kind = ErrorKind.OVERLOADED
     code = "build_out_of_memory"
+    usual_advice = (
+        "stop other programs that use memory, add swap, or compile for shorter packs (--token-budget, --max-tokens); a "
+        "restart frees what the GPU's allocator keeps back. What is compiled is kept"
+    )
 
 
 class BuildTimeoutError(BuildError):
@@ -440,6 +464,10 @@ class BuildTimeoutError(BuildError):
 
     kind = ErrorKind.DEADLINE
     code = "build_timeout"
+    usual_advice = (
+        "a board that is short of memory may hang rather than fail: stop other programs, or add swap; a lower --level "
+        "takes less time. What is compiled is kept"
+    )
 
 
 class BuildCancelledError(BuildError):
@@ -447,6 +475,7 @@ class BuildCancelledError(BuildError):
 
     kind = ErrorKind.UNAVAILABLE
     code = "build_cancelled"
+    usual_advice = "what is compiled is kept, and the same command goes on from there"
 
 
 class BoardError(OrinRerankError):

@@ -144,7 +144,7 @@ def test_a_person_is_told_what_came_of_it(board: Board) -> None:
 
 def test_the_inventory_fits_a_terminal(board: Board) -> None:
     board.json("build")
-    board.json("build", "--precision", "full", "--token-budget", "256")
+    board.json("build", "--precision", "full", "--max-tokens", "256")
     listed = board.json("engines")["engines"]
     assert [(item["kind"], item["current"]) for item in listed] == [
         ("bundle", True),
@@ -272,8 +272,9 @@ def test_a_failure_keeps_what_is_compiled(board: Board) -> None:
     done = board.run("build", "--precision", "full", FAKE_TENSORRT="vision: nvmap")
     assert (done.returncode, done.stdout) == (75, "")
     assert "error 12" in done.stderr
-    assert "add swap" in done.stderr
-    assert "hint: what is compiled is kept" in done.stderr
+    hint = done.stderr.splitlines()[-1]
+    assert hint.startswith("  hint: stop other programs that use memory, add swap")
+    assert hint.endswith("What is compiled is kept")
     assert board.files("*.plan") == {"text.plan"}
     fates = "text: hangs, vision: killed-above-256-mib"
     value = board.json("build", "--precision", "full", "--workspace", "1024", FAKE_TENSORRT=fates)
@@ -287,7 +288,8 @@ def test_what_is_not_to_be_had(board: Board, tmp_path: Path) -> None:
     refused = board.run("build", FAKE_TENSORRT="text: refused")
     assert refused.returncode == 66
     assert "text.primitive.int8-fp16.onnx: layers.0/attention/scores: tensorrt 10.3.0 does not take" in refused.stderr
-    assert "hint: export the checkpoint again" in refused.stderr
+    assert " at its Attention node: No importer registered for op: Attention" in refused.stderr
+    assert "hint: `orin-rerank export` writes a bundle's graphs anew" in refused.stderr
     no_gpu = board.run("build", FAKE_GPU="none")
     assert no_gpu.returncode == 69
     assert "no CUDA-capable device" in no_gpu.stderr

@@ -34,7 +34,6 @@ from orin_rerank.errors import (
     BuildError,
     DeadlineError,
     GpuMissingError,
-    GraphRefusedError,
     NewerBundleError,
     OrinRerankError,
     OverloadedError,
@@ -70,9 +69,7 @@ _HINTS: Final[tuple[tuple[type[OrinRerankError], str], ...]] = (
         "it comes with JetPack: apt install python3-libnvinfer. `orin-rerank serve` works without it",
     ),
     (GpuMissingError, "pycuda has to be installed, and nvidia-smi or tegrastats to show a GPU"),
-    (GraphRefusedError, "export the checkpoint again with this version; if it is refused still, report this line"),
     (NewerBundleError, "a later orin-rerank wrote it: update this one, or export the checkpoint again with it"),
-    (BuildError, "what is compiled is kept: the same command goes on from there"),
     (StoreBusyError, "wait until it is done"),
 )
 """The first that fits is shown."""
@@ -155,6 +152,8 @@ def _report(error: Exception, message: str, hint: str | None, code: ExitCode, fl
 
 def _hint(error: OrinRerankError) -> str | None:
     """What to do about an error, where that is known."""
+    if isinstance(error, BuildError):
+        return error.advice
     for kind, hint in _HINTS:
         if isinstance(error, kind):
             return hint

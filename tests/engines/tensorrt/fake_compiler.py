@@ -71,6 +71,7 @@ def hang_at_the_end() -> None:
 ENDS = {
     "hangs-at-the-end": lambda _, __: hang_at_the_end(),
     "good": lambda plan, _: done(plan),
+    "good-too": lambda plan, _: done(plan),
     "killed": lambda _, __: die(signal.SIGKILL),
     "killed-above-256-mib": succeed_in_256_mib,
     "killed-over-a-line": lambda _, __: die_over_a_line(),
@@ -80,6 +81,9 @@ ENDS = {
     "cuda": lambda _, __: failed(CUDA, why="memory"),
     "no-kernel": lambda _, __: failed(NO_KERNEL),
     "refused": lambda _, __: failed("No importer registered for op: Attention", why="refused"),
+    "no-room": lambda _, __: tell(
+        "BuildFailed", why="other", message="the plan cannot be written", item="text.plan", advice="make room"
+    ),
     "missing": lambda _, __: failed("no bindings", why="missing"),
     "segfault": lambda _, __: die(signal.SIGSEGV, "a last word\n"),
     "babbles": lambda _, __: sys.stdout.write("[TRT] hello\n"),

@@ -53,7 +53,11 @@ def choose_target(config: trt.IBuilderConfig, target: str | None) -> None:
         return
     known = getattr(getattr(trt, "ComputeCapability", None), target, None)
     if known is None:
-        raise BuildError(f"{RUNTIME} does not compile for this GPU", item=target)
+        raise BuildError(
+            f"{RUNTIME} does not compile for this GPU",
+            item=target,
+            advice="a later TensorRT-RTX may (pip install --upgrade tensorrt-rtx)",
+        )
     cross: Any = config  # the bindings of TensorRT proper lack what follows
     cross.num_compute_capabilities = 1
     cross.set_compute_capability(known, 0)

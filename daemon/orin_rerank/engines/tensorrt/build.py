@@ -17,7 +17,7 @@ from orin_rerank.engines.tensorrt.job import (
     StepDone,
 )
 from orin_rerank.engines.tensorrt.network import BuildLogger, add_profiles, parse_network
-from orin_rerank.engines.tensorrt.symptoms import lacks_memory
+from orin_rerank.engines.tensorrt.symptoms import advice_on, lacks_memory
 from orin_rerank.engines.tensorrt.timing_cache import attach_timing_cache, keep_timing_cache
 from orin_rerank.errors import BuildCancelledError, BuildError, BuildOutOfMemoryError
 
@@ -104,7 +104,8 @@ def build_plan(job: BuildJob, watch: Watch, cancelled: Callable[[], bool]) -> Bu
     try:
         replace_file(job.plan, memoryview(plan))
     except OSError as error:
-        raise BuildError(f"the plan cannot be written: {error.strerror}", item=str(job.plan)) from error
+        advice = advice_on(error.strerror or "")
+        raise BuildError(f"the plan cannot be written: {error.strerror}", item=str(job.plan), advice=advice) from error
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
     seconds = time.monotonic() - begin
     return BuildDone(RUNTIME, plan.nbytes, parsed.network.num_layers, seconds, peak, cache_used)
@@ -130,4 +131,5 @@ def _failure(job: BuildJob, said: _Said, *, was_cancelled: bool) -> BuildError:
         return BuildCancelledError("the build was cancelled", item=job.graph.name)
     if said.short_of_memory:
         return BuildOutOfMemoryError(f"{RUNTIME} ran out of memory: {said.short_of_memory}", item=job.graph.name)
-    return BuildError(f"{RUNTIME} compiled no plan: {said.last_error or 'it does not say why'}", item=job.graph.name)
+    why = said.last_error or "it does not say why"
+    return BuildError(f"{RUNTIME} compiled no plan: {why}", item=job.graph.name, advice=advice_on(why))

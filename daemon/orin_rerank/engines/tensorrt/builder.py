@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING, Final
 from orin_rerank.durable import part_of
 from orin_rerank.engines.tensorrt.job import BuildDone, BuilderSaid, BuildFailed, Failure
 from orin_rerank.engines.tensorrt.process import BuildProcess
+from orin_rerank.engines.tensorrt.symptoms import advice_on
 from orin_rerank.errors import (
     BuildCancelledError,
     BuildError,
     BuildOutOfMemoryError,
     BuildTimeoutError,
-    EngineError,
     GraphRefusedError,
     TensorRtMissingError,
 )
@@ -42,14 +42,9 @@ PYTHONPATH and the user's packages, where a board may have its TensorRT.
 """
 
 _POLL_S: Final = 0.1
-_ADVICE: Final = (
-    "stop other programs that use memory, add swap, or compile for shorter packs; a restart frees what the GPU's"
-    " allocator keeps back"
-)
-_ERRORS: Final[dict[str, type[EngineError]]] = {
+_ERRORS: Final[dict[str, type[BuildError]]] = {
     Failure.REFUSED: GraphRefusedError,
     Failure.CANCELLED: BuildCancelledError,
-    Failure.MISSING: TensorRtMissingError,
 }
 
 
@@ -128,7 +123,7 @@ class PlanBuilder:
             half = job.workspace_bytes // 2
             if attempts == self._limits.attempts or half < self._limits.least_workspace_bytes:
                 tried = f"in {attempts} attempts, the last with a workspace of {job.workspace_bytes >> 20} MiB"
-                raise BuildOutOfMemoryError(f"{done.message} ({tried}); {_ADVICE}", item=done.item)
+                raise BuildOutOfMemoryError(f"{done.message} ({tried})", item=done.item)
             watch(BuilderSaid("WARNING", f"{done}; trying again with a workspace of {half >> 20} MiB"))
             job = dataclasses.replace(job, workspace_bytes=half)
             attempts += 1
@@ -152,7 +147,10 @@ class PlanBuilder:
             return outcome
         if outcome.why == Failure.MEMORY:
             return BuildOutOfMemoryError(outcome.message, item=outcome.item)
-        raise _ERRORS.get(outcome.why, BuildError)(outcome.message, item=outcome.item)
+        if outcome.why == Failure.MISSING:
+            raise TensorRtMissingError(outcome.message, item=outcome.item)
+        advice = outcome.advice or (advice_on(outcome.message) if outcome.why == Failure.OTHER else None)
+        raise _ERRORS.get(outcome.why, BuildError)(outcome.message, item=outcome.item, advice=advice)
 
     def _follow(self, child: BuildProcess, watch: Watch, is_cancelled: Callable[[], bool]) -> BuildDone | BuildFailed:
         """Passes events on until there is an outcome."""
@@ -178,7 +176,4 @@ class PlanBuilder:
                 (self._limits.silence_s, heard, "has not moved for"),
             ):
                 if now - since > limit:
-                    raise BuildTimeoutError(
-                        f"the build {what} {limit:g} s and was stopped; if the board is short of memory, {_ADVICE}",
-                        item=graph,
-                    )
+                    raise BuildTimeoutError(f"the build {what} {limit:g} s and was stopped", item=graph)

@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Final, NoReturn
 from orin_rerank.engines.tensorrt.job import BuildFailed, BuildJob, Failure, event_to_line
 from orin_rerank.errors import (
     BuildCancelledError,
+    BuildError,
     BuildOutOfMemoryError,
     GraphRefusedError,
     OrinRerankError,
@@ -80,7 +81,7 @@ def _compile(job: BuildJob, tell: Watch, cancelled: threading.Event) -> BuildEve
         return build_plan(job, tell, cancelled.is_set)
     except OrinRerankError as error:
         why = next(why for kind, why in _FAILURES if isinstance(error, kind))
-        return BuildFailed(why, error.message, error.item)
+        return BuildFailed(why, error.message, error.item, error.advice if isinstance(error, BuildError) else None)
     except MemoryError:
         return BuildFailed(Failure.MEMORY, "Python could not allocate memory", job.graph.name)
 

@@ -146,11 +146,13 @@ class BuildFailed:
         why: One of `Failure`.
         message: What is the matter, for people.
         item: The offending node or file.
+        advice: What to do about it; None means what helps with such a failure as a rule.
     """
 
     why: str
     message: str
     item: str | None = None
+    advice: str | None = None
 
 
 BuildEvent: TypeAlias = "PhaseStarted | StepDone | PhaseFinished | BuilderSaid | BuildDone | BuildFailed"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from orin_rerank.engines.tensorrt.api import NETWORK_FLAGS, RUNTIME, trt
 from orin_rerank.errors import BuildError, GraphRefusedError
@@ -15,6 +15,11 @@ if TYPE_CHECKING:
     from orin_rerank.engines.tensorrt.profiles import ShapeProfile
 
 __all__ = ["BuildLogger", "ParsedNetwork", "add_profiles", "input_dimensions", "parse_network"]
+
+
+_GRAPH_IS_GONE: Final = (
+    "the bundle has changed since it was verified: give the same command again, which says what is damaged"
+)
 
 
 class BuildLogger(trt.ILogger):
@@ -71,12 +76,12 @@ def parse_network(graph: Path, weights: Path | None, logger: trt.ILogger) -> Par
     try:
         model = graph.read_bytes()
     except OSError as error:
-        raise GraphRefusedError(f"cannot be read: {error.strerror}", item=str(graph)) from error
+        raise GraphRefusedError(f"cannot be read: {error.strerror}", item=str(graph), advice=_GRAPH_IS_GONE) from error
     # The graph is small, its weights are not in it. They are looked for beside the path given, whatever lies there.
     if not parser.parse(model, path=str((weights or graph.parent).resolve() / graph.name)):
         raise _refusal(graph, parser)
     if network.num_layers == 0:  # what an empty file is, and an unknown format may look like
-        raise GraphRefusedError("holds no graph", item=graph.name)
+        raise GraphRefusedError("holds no graph", item=graph.name, advice=_GRAPH_IS_GONE)
     return ParsedNetwork(builder, network, parser)
 
 
@@ -116,4 +121,8 @@ def add_profiles(parsed: ParsedNetwork, config: trt.IBuilderConfig, profiles: It
             if any(isinstance(d, str) for d in dimensions):
                 added.set_shape(name, *profile.shapes(dimensions))
         if config.add_optimization_profile(added) != number:
-            raise BuildError(f"{RUNTIME} does not take the profile", item=profile.name)
+            raise BuildError(
+                f"{RUNTIME} does not take the profile",
+                item=profile.name,
+                advice="another --token-budget or --max-tokens gives others; report this line",
+            )

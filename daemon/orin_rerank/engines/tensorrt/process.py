@@ -12,7 +12,7 @@ from collections import deque
 from typing import IO, TYPE_CHECKING, Final
 
 from orin_rerank.engines.tensorrt.job import BuildFailed, Failure, event_from_line
-from orin_rerank.engines.tensorrt.symptoms import lacks_memory
+from orin_rerank.engines.tensorrt.symptoms import advice_on, lacks_memory
 from orin_rerank.errors import BuildError, BuildOutOfMemoryError, InternalError
 
 if TYPE_CHECKING:
@@ -23,6 +23,10 @@ if TYPE_CHECKING:
 __all__ = ["BuildProcess"]
 
 _TAIL_LINES: Final = 50
+_AFTER_A_CRASH: Final = (
+    "give the same command again, it goes on from what is compiled; if it ends so again, remove the files of measured "
+    "kernels (`timing` in the folder that `orin-rerank engines` names), or try another --level"
+)
 
 
 class BuildProcess:
@@ -106,7 +110,9 @@ class BuildProcess:
         if self._short_of_memory:
             return BuildOutOfMemoryError(f"the compiler ran out of memory: {self._short_of_memory}", item=graph)
         if self._was_killed_here:
-            return BuildError("the process that compiles fell silent for good, but did not end", item=graph)
+            return BuildError(
+                "the process that compiles fell silent for good, but did not end", item=graph, advice=_AFTER_A_CRASH
+            )
         if code == -signal.SIGKILL:
             return BuildOutOfMemoryError(
                 "the process that compiles was killed (SIGKILL), as the kernel does where memory runs out", item=graph
@@ -116,7 +122,11 @@ class BuildProcess:
             known = {number.value: number.name for number in signal.Signals}
             how = f"signal {known.get(-code, -code)}"
         said = self._tail[-1] if self._tail else "it said nothing"
-        return BuildError(f"the process that compiles ended by {how}: {said}", item=graph)
+        # A signal is the compiler's or a driver's doing, anything else a bug of ours.
+        usual = _AFTER_A_CRASH if code < 0 else "that is a bug of orin-rerank's: report this line"
+        return BuildError(
+            f"the process that compiles ended by {how}: {said}", item=graph, advice=advice_on(said) or usual
+        )
 
     def _read_events(self, stream: IO[bytes]) -> None:
         with stream:
