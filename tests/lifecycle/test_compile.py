@@ -12,6 +12,7 @@ import pytest
 from lifecycle.int8_bundles import seal
 from orin_rerank.engines.bundle import Bundle, GraphEntry
 from orin_rerank.engines.cuda_driver import DeviceInfo
+from orin_rerank.engines.host_memory import read_host_memory
 from orin_rerank.engines.plan_store import PlanStore
 from orin_rerank.engines.settings import EngineSettings, PrecisionChoice
 from orin_rerank.engines.store import EngineStore
@@ -63,8 +64,11 @@ class Machine:
     def compile(self, bundle: Bundle, target: CompileTarget = ORIN, **options):
         self.seen = Seen()
         builder = PlanBuilder(BuildLimits(grace_s=0.5), (sys.executable, str(FAKE)))
+        host_memory = options.pop("host_memory", read_host_memory)
         made = CompileOptions(**options)
-        return compile_bundle(bundle, made, target, EngineStore(self.state), self.plans, builder, self.seen)
+        return compile_bundle(
+            bundle, made, target, EngineStore(self.state), self.plans, builder, self.seen, host_memory=host_memory
+        )
 
 
 @pytest.fixture
@@ -106,7 +110,7 @@ def test_a_set_is_installed_and_found_by_what_will_serve_it(machine: Machine, go
     ("target", "options"),
     [
         (dataclasses.replace(ORIN, runtime="tensorrt 10.16.2"), {}),
-        (ORIN, {"settings": EngineSettings(token_budget=256)}),
+        (ORIN, {"settings": EngineSettings(token_budget=2048)}),
         (CompileTarget("tensorrt_rtx 1.7.1.116", DeviceInfo("SM86", (8, 6), False, 0, 0), "SM86"), {}),
     ],
 )

@@ -147,9 +147,7 @@ def test_plans_for_packs_of_other_sizes_say_how_to_get_the_right_ones(
     bundle_folder: Path, store: EngineStore, plans: Path, other: dict[str, int]
 ) -> None:
     settings = dataclasses.replace(CUDA, **other)
-    with pytest.raises(
-        GpuMissingError, match="compile them with the --token-budget and the --max-tokens"
-    ):
+    with pytest.raises(GpuMissingError, match="compile them with the --token-budget and the --max-tokens"):
         load_model(bundle_folder, settings, store=store, accelerators=with_gpu(FakeGpu()))
 
 

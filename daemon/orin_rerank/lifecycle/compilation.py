@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from orin_rerank.engines.host_memory import read_host_memory
 from orin_rerank.engines.tensorrt.job import BuildJob
 from orin_rerank.errors import (
     DeviceLostError,
@@ -18,9 +17,10 @@ from orin_rerank.errors import (
 from orin_rerank.lifecycle.precision import HOW_TO_REPLACE_PLANS, PLAN_GATE_FILE, recorded_gate
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
     from pathlib import Path
 
+    from orin_rerank.engines.host_memory import HostMemory
     from orin_rerank.engines.plan_store import PlanStore, StagedPlans
     from orin_rerank.engines.plans import PlanEntry, PlanSet
     from orin_rerank.engines.tensorrt.builder import BuildReport, PlanBuilder
@@ -100,6 +100,7 @@ class Compilation:
         spectator: CompileSpectator,
         timing_cache: Path,
         judge: PlanJudge | None,
+        host_memory: Callable[[], HostMemory],
     ) -> None:
         self._work = work
         self._options = options
@@ -109,6 +110,7 @@ class Compilation:
         self._spectator = spectator
         self._timing_cache = timing_cache
         self._judge = judge
+        self._host_memory = host_memory
         self._reports: dict[str, BuildReport] = {}
 
     def run(self) -> CompiledEngine:
@@ -203,7 +205,7 @@ class Compilation:
         if entry := staged.finished.get(plan.name):
             self._spectator.on_plan(self._work, plan, entry, None)
             return
-        self._work.memory.check_build(read_host_memory())
+        self._work.memory.check_build(self._host_memory())
         job = BuildJob(
             plan.graph,
             staged.path(plan.name),

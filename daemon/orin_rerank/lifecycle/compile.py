@@ -19,6 +19,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
+from orin_rerank.engines.host_memory import read_host_memory
 from orin_rerank.engines.settings import EngineSettings, PrecisionChoice
 from orin_rerank.errors import (
     BundleError,
@@ -38,6 +39,7 @@ if TYPE_CHECKING:
     from typing import TypeAlias
 
     from orin_rerank.engines.bundle import Bundle
+    from orin_rerank.engines.host_memory import HostMemory
     from orin_rerank.engines.plan_store import PlanStore
     from orin_rerank.engines.store import EngineStore
     from orin_rerank.engines.tensorrt.builder import PlanBuilder
@@ -96,6 +98,7 @@ def compile_bundle(
     builder: PlanBuilder,
     spectator: CompileSpectator | None = None,
     open_judge: OpenJudge | None = None,
+    host_memory: Callable[[], HostMemory] = read_host_memory,
 ) -> list[CompiledEngine]:
     """Compiles and installs every plan that a bundle, and its INT8 engine if it has one, needs on a GPU.
 
@@ -111,6 +114,7 @@ def compile_bundle(
         spectator: Told how it gets on.
         open_judge: Makes what judges INT8 plans, as a rule by `PlanJudge.open`; what is not judged is not served. Not
             called where plans are for another GPU.
+        host_memory: Says how much memory there is to compile in.
 
     Returns:
         What is installed now, INT8 plans that were refused among them.
@@ -137,7 +141,7 @@ def compile_bundle(
     compiled: list[CompiledEngine] = []
 
     def make(one: _Found, work: EngineToCompile) -> None:
-        making = Compilation(work, options, target, plans, builder, spectator, cache, one.judge)
+        making = Compilation(work, options, target, plans, builder, spectator, cache, one.judge, host_memory)
         try:
             compiled.append(making.run())
             compiled[-1].check_gate()
