@@ -106,8 +106,7 @@ def plan_memory(
         settings: What a person has set: threads, tokens, caches and memory.
 
     Raises:
-        MemoryShortError: If the machine has not the memory, with the least that is needed; the item names the setting
-            that asks for too much, if one does.
+        MemoryShortError: If the machine has not the memory, with the least that is needed.
     """
     return _Planner(model, (precision,), kind, budget, settings).plan()[0]
 
@@ -210,7 +209,7 @@ class _Planner:
         )
         image = _limited_image(model.image, max_tokens)
         images = None if image is None else ImageCapacity.of_model(image, taps=capacity.taps, hidden=capacity.hidden)
-        scratch = scratch_bytes(model.architecture, capacity, images, kind)
+        scratch = scratch_bytes(model.architecture, capacity, images, precision, kind)
         if kind is EngineKind.TENSORRT:
             scratch = max(_LEAST_WORKSPACE, (scratch + scratch // 8) // _MIB * _MIB)
         feature_cache, prefix_cache = self._caches(capacity, images, 2 if slots > 1 else 1)

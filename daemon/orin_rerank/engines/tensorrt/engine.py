@@ -104,12 +104,12 @@ class TensorRtEngine:
         self._info = EngineInfo("tensorrt", precision, capacity.tokens, capacity.documents, slots)
         self._plans = [text] if vision is None else [text, vision]
         self._lanes: list[_Lane] = []
-        images = None
-        if vision is not None and image is not None:
-            images = ImageCapacity.of_model(image, taps=capacity.taps, hidden=capacity.hidden)
         with contextlib.ExitStack() as undone:
             undone.callback(cuda.close)  # lanes, plans and TensorRT go in its thread
             _check_capacity(text, capacity)
+            images = None
+            if vision is not None and image is not None:
+                images = ImageCapacity.of_model(image, taps=capacity.taps, hidden=capacity.hidden)
             self._pool = BufferPool(capacity, slots, pool_timeout_s, images=images, allocate=cuda_block(cuda))
             undone.callback(self._pool.close)
             for _ in range(slots):
