@@ -12,19 +12,19 @@ import sys
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from orin_rerank.graph.architecture import Architecture, TextArchitecture, VisionArchitecture
-from orin_rerank.graph.places import model_places, text_places, vision_places
+from orin_rerank.engines.roofline import ModelCounts, image_operations
+from orin_rerank.graph.places import model_places, text_places
+from orin_rerank.lifecycle.published import MODELS
 from orin_rerank.lifecycle.workbench import PACK_TOKENS
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from orin_rerank.graph.architecture import Architecture
+
 __all__ = ["BOARD_MODES", "OWN", "SHIPPED", "VL_8B", "Board", "Load", "StageCost", "Work", "cost_table", "stages"]
 
-VL_8B = Architecture(
-    TextArchitecture(4096, 12288, 36, 32, 8, 128, 151936, 1e-6, 5e6, (24, 20, 20), tied=False),
-    VisionArchitecture(1152, 4304, 27, 16, 4096, 3, 16, 2, 2, 2304, (8, 16, 24), 1e4),
-)
+VL_8B = MODELS["vl-8b"].size.architecture
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,13 +156,12 @@ class _Model:
     """Sizes of a model; matrices alone, since everything else is a thousandth of them."""
 
     def __init__(self, architecture: Architecture, wide_bytes: int) -> None:
-        self._text, self._vision, self._wide_bytes = architecture.text, architecture.vision, wide_bytes
-        places = model_places(architecture)
-        self.decoder = sum(p.multiplications for p in places if not p.vision)
-        self.vision = sum(p.multiplications for p in places if p.vision)
-        self.embedding = architecture.text.vocabulary * architecture.text.hidden
+        self._architecture, self._text, self._wide_bytes = architecture, architecture.text, wide_bytes
+        counts = ModelCounts.of_model(architecture)
+        self.decoder, self.vision, self.embedding = counts.decoder, counts.vision, counts.embedding
         # The last layer computes the documents' last tokens alone, but for keys and values.
-        self.searched = sum(p.multiplications for p in places if not p.vision and not p.final)
+        self.searched = counts.each_token
+        places = model_places(architecture)
         self.evened = sum(p.multiplications for p in places if (p.vision or p.final) and p.producers)
 
     def run(self, name: str, load: Load, *, int8: bool = False, rounding: bool = False) -> StageCost:
@@ -179,21 +178,11 @@ class _Model:
         operations = 2.0 * load.tokens * (self.searched + attention)
         width = 1 if int8 else self._wide_bytes
         memory = load.tokens / PACK_TOKENS * self.decoder * width * (3 if rounding else 1)
-        images = load.images * self._image(load.image_tokens)
+        images = load.images * image_operations(self._architecture, load.image_tokens)
         # Vision computes in float16 whatever the decoder does: twice as long, if the decoder's is INT8.
         operations += images * (2 if int8 else 1)
         memory += load.images * self.vision * self._wide_bytes
         return StageCost(name, load, operations, int8, memory)
-
-    def _image(self, tokens: int) -> float:
-        """Operations of one image."""
-        if self._vision is None or not tokens:
-            return 0.0
-        vision, patches = self._vision, tokens * self._vision.merge_size**2
-        mergers = ("merger", "deepstack")
-        each_token = sum(p.multiplications for p in vision_places(vision) if p.name.startswith(mergers))
-        attention = 2 * vision.layers * patches * vision.hidden
-        return 2.0 * (patches * (self.vision - each_token + attention) + tokens * each_token)
 
 
 def cost_table(architecture: Architecture, work: Work) -> Iterator[str]:

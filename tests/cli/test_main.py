@@ -47,6 +47,7 @@ def test_the_module_runs_like_the_console_script() -> None:
         ("evaluate", ["2^grade - 1", '"relevance": 2}, ...]}']),
         ("build", ["goes on from there", "nearest sibling of Orin's GPU", '"compiled" is null']),
         ("engines", ["whether INT8 passed its gate", '.kind == "plans"']),
+        ("plan", ["before anything is downloaded or built", "orin-nano-4", "reckoned, not measured"]),
         ("bundle", ["Look into a bundle", "verify"]),
         ("bundle verify", ["the exit code is 66", ".checks[].faults[]", "--run"]),
         ("export", ["pip install 'orin-rerank[export]'", "CHECKPOINT"]),

@@ -1,0 +1,108 @@
+"""`orin-rerank plan` as a person meets it."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from typing import TYPE_CHECKING
+
+import pytest
+
+from cli.conftest import TESTS, orin_rerank
+from orin_rerank.cli.plan import BoardName
+from orin_rerank.lifecycle.published import BOARDS, MODELS
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+MINI = TESTS.parent / "engines" / "mini"
+
+
+def test_the_boards_are_those_of_the_table() -> None:
+    assert [name.value for name in BoardName][1:] == list(BOARDS)
+
+
+def test_all_models_on_a_board() -> None:
+    done = orin_rerank("plan", "--board", "agx-orin-32", COLUMNS="120")
+    assert (done.returncode, done.stderr) == (0, "")
+    lines = done.stdout.splitlines()
+    assert lines[0] == "Jetson AGX Orin 32GB: 30.0 GiB, of which 27.1 GiB may be used"
+    rows = {line.split()[0]: line for line in lines[3:8]}
+    assert list(rows) == list(MODELS)
+    assert "compiling needs 17.5 GiB of swap" in rows["vl-8b"]
+    assert "recommended for text and images: Qwen3-VL-Reranker-2B" in lines
+    assert "recommended for text alone: Qwen3-Reranker-4B" in lines
+    assert "reckoned, not measured" in lines[-1]
+
+
+def test_one_model_in_full() -> None:
+    done = orin_rerank("plan", "--board", "agx-orin-64", "--model", "vl-8b", COLUMNS="120")
+    assert done.returncode == 0
+    for words in ("Qwen3-VL-Reranker-8B", "swapped", "INT8 alone", "to download", "50 images", "30W", "fits well"):
+        assert words in done.stdout
+
+
+def test_what_does_not_fit_is_told_with_the_numbers() -> None:
+    done = orin_rerank("plan", "--board", "orin-nano-8", "--model", "Qwen3-VL-Reranker-8B", COLUMNS="120")
+    assert done.returncode == 0
+    assert "does not fit" in done.stdout
+    assert "this machine has 5.5 GiB for it" in done.stdout
+    assert "but: needs" in done.stdout
+
+
+def test_json_for_a_bundle() -> None:
+    value = json.loads(orin_rerank("plan", "--board", "orin-nano-8", "--model", str(MINI), "--json").stdout)
+    (model,) = value["models"]
+    assert (model["key"], model["name"], model["best"]) == (str(MINI), "orin-rerank-mini", "both")
+    weights = (MINI / "model.safetensors").stat().st_size
+    swapped = next(policy for policy in model["policies"] if policy["policy"] == "swapped")
+    assert swapped["weights"] == weights
+    parts = ("weights", "buffers", "scratch", "caches", "overhead", "process")
+    assert sum(swapped[part] for part in parts) == swapped["needed_bytes"] <= swapped["usable_bytes"]
+    assert value["recommended"] == {"vl": str(MINI), "text": None}
+    assert {time["mode"] for time in model["times"]} == {mode["name"] for mode in value["board"]["modes"]}
+
+
+def test_json_where_nothing_fits() -> None:
+    value = json.loads(orin_rerank("plan", "--board", "orin-nano-4", "--json").stdout)
+    assert [model["best"] for model in value["models"]] == [None] * len(MODELS)
+    assert value["recommended"] == {"vl": None, "text": None}
+    assert all(policy["problem"] for model in value["models"] for policy in model["policies"])
+
+
+@pytest.mark.parametrize(("compatible", "modes"), [("p3767-0005-super", 2), ("p3767-0005", 1)])
+def test_this_machine_is_planned_by_what_it_is(tmp_path: Path, compatible: str, modes: int) -> None:
+    (tmp_path / "proc" / "device-tree").mkdir(parents=True)
+    (tmp_path / "proc" / "device-tree" / "compatible").write_bytes(
+        f"nvidia,p3768-0000+{compatible}\0nvidia,tegra234\0".encode()
+    )
+    (tmp_path / "proc" / "meminfo").write_text("MemTotal:        7802880 kB\n")
+    done = orin_rerank("plan", "--json", ORIN_RERANK_BOARD_ROOT=str(tmp_path))
+    board = json.loads(done.stdout)["board"]
+    assert (board["name"], board["engine"]) == ("Jetson Orin Nano 8GB", "tensorrt")
+    assert board["memory_bytes"] == 7802880 << 10
+    assert len(board["modes"]) == modes
+
+
+def test_a_machine_that_is_no_jetson_is_planned_on_its_processor(tmp_path: Path) -> None:
+    (tmp_path / "proc").mkdir()
+    (tmp_path / "proc" / "meminfo").write_text("MemTotal:       32802880 kB\n")
+    done = orin_rerank("plan", ORIN_RERANK_BOARD_ROOT=str(tmp_path), COLUMNS="120")
+    assert done.returncode == 0
+    assert "on its processor: 31.3 GiB" in done.stdout
+    assert "limits" not in done.stdout
+
+
+def test_a_model_that_is_none(tmp_path: Path) -> None:
+    done = orin_rerank("plan", "--model", "vl-70b")
+    assert done.returncode == 2
+    assert (
+        "--model vl-70b: is neither a published model (vl-2b, vl-8b, 0.6b, 4b, 8b) nor a bundle's folder" in done.stderr
+    )
+    done = orin_rerank("plan", "--model", str(tmp_path))
+    assert done.returncode == 66
+    assert "manifest.json" in done.stderr
+    shutil.copyfile(MINI / "manifest.json", tmp_path / "manifest.json")
+    done = orin_rerank("plan", "--model", str(tmp_path))
+    assert done.returncode == 66
+    assert "tokenizer.json" in done.stderr
