@@ -12,7 +12,7 @@ import pytest
 from fakes.published import BF16_MIB, MODELS
 from fakes.random_models import all_int8, cut, write_random_model
 from orin_rerank.engines.bundle import WEIGHTS_FILE, Bundle
-from orin_rerank.engines.capacity import PackCapacity
+from orin_rerank.engines.capacity import ImageCapacity, PackCapacity
 from orin_rerank.engines.footprint import EngineKind, build_bytes, scratch_bytes, stored_bytes, weight_bytes
 from orin_rerank.graph.builder import Dialect, Precision
 from orin_rerank.quantization.write import quantized_layout
@@ -81,9 +81,55 @@ def test_longer_packs_and_more_rows_never_take_less(kind: EngineKind, name: str)
         capacity = PackCapacity.of_model(
             architecture, tokens=tokens, documents=64, prefix_rows=rows, key_value_dtype=np.float16
         )
-        sizes.append(scratch_bytes(architecture, capacity, None, kind))
+        sizes.append(scratch_bytes(architecture, capacity, None, Precision.FP16, kind))
     assert sizes == sorted(sizes)
     assert sizes[0] > 0
+
+
+TOKENS = (1024, 2048, 3072, 5120, 11264)
+ASKED = {
+    ("vl-8b", Precision.FP16): (135, 270, 396, 653, 1433),
+    ("vl-8b", Precision.INT8_FP16): (179, 358, 534, 884, 1983),
+    ("vl-2b", Precision.FP16): (80, 161, 219, 359, 828),
+    ("vl-2b", Precision.INT8_FP16): (99, 203, 291, 485, 1064),
+}
+"""MB of scratch memory that TensorRT-RTX 1.7.1 asks for, for SM86: 4 layers of these widths, one of them tapped, one
+profile that ends with so many tokens, 2,048 rows known and to keep or as many as tokens, 64 documents; measured by
+`tests/engines/tensorrt/measure_scratch.py`."""
+
+
+@pytest.mark.parametrize(("name", "precision"), ASKED)
+def test_scratch_memory_is_what_the_compiler_asks_for(name: str, precision: Precision) -> None:
+    """A plan has an eighth more."""
+    architecture = cut(MODELS[name].architecture, layers=4, vocabulary=1024)
+    for tokens, asked in zip(TOKENS, ASKED[name, precision], strict=True):
+        capacity = PackCapacity.of_model(
+            architecture,
+            tokens=tokens,
+            documents=64,
+            prefix_rows=min(2048, tokens),
+            key_value_dtype=np.float16,
+        )
+        reckoned = scratch_bytes(architecture, capacity, None, precision, EngineKind.TENSORRT)
+        assert 0.96 * asked * MB <= reckoned <= 1.06 * asked * MB
+
+
+@pytest.mark.parametrize(
+    ("name", "patches", "asked", "over"), [("vl-8b", 7200, 334, 1.75), ("mini", 7200, 74, 1.2), ("mini", 3136, 32, 1.2)]
+)
+def test_scratch_memory_of_pictures_is_never_less_than_asked_for(
+    name: str, patches: int, asked: int, over: float
+) -> None:
+    """The compiler asks for less than a formula can tell: the formula errs on the safe side, where text needs more."""
+    architecture = Bundle.open(MINI).manifest.architecture if name == "mini" else MODELS[name].architecture
+    capacity = PackCapacity.of_model(architecture, tokens=1, documents=1, key_value_dtype=np.float16)
+    assert architecture.vision is not None
+    vision = architecture.vision
+    images = ImageCapacity(
+        patches, vision.patch_values, vision.head_dim // 2, 4, 1 + capacity.taps, architecture.text.hidden
+    )
+    reckoned = scratch_bytes(architecture, capacity, images, Precision.FP16, EngineKind.TENSORRT)
+    assert asked * MB <= reckoned <= over * asked * MB
 
 
 def test_what_compiling_the_8b_takes() -> None:

@@ -130,9 +130,10 @@ def test_two_precisions_at_a_time_take_the_large_board() -> None:
 
 
 def test_engines_that_are_swapped_have_one_limit() -> None:
-    swapped = policies("4b", "orin-nx-16")[Residency.SWAPPED]
-    alone = [plan("4b", precision, board("orin-nx-16")).max_tokens for precision in (INT8, FP16)]
+    budget = MemoryBudget.of_machine(25 * GIB // 2)
+    alone = [plan("4b", precision, budget).max_tokens for precision in (INT8, FP16)]
     assert alone[1] < alone[0]
+    _, swapped, _ = plan_policies(MODELS["4b"], EngineKind.TENSORRT, budget, NOTHING_SET)
     assert {made.max_tokens for made in swapped.plans} == {alone[1]}
     assert swapped.build_bytes == swapped.plans[1].build_bytes > swapped.plans[0].build_bytes
 

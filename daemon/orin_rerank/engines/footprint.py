@@ -92,7 +92,11 @@ def overhead_bytes(kind: EngineKind) -> int:
 
 
 def scratch_bytes(
-    architecture: Architecture, capacity: PackCapacity, images: ImageCapacity | None, kind: EngineKind
+    architecture: Architecture,
+    capacity: PackCapacity,
+    images: ImageCapacity | None,
+    precision: Precision,
+    kind: EngineKind,
 ) -> int:
     """Scratch memory of one slot: of its largest pack, or of its largest run of the vision encoder.
 
@@ -100,9 +104,10 @@ def scratch_bytes(
         architecture: The model's.
         capacity: Of a slot, for packs.
         images: Of a slot, for the vision encoder; None for a text-only model.
+        precision: What is computed in.
         kind: What computes.
     """
-    text = _text_scratch(architecture, capacity, kind)
+    text = _text_scratch(architecture, capacity, precision, kind)
     return text if images is None else max(text, _vision_scratch(architecture, images, kind))
 
 
@@ -125,16 +130,19 @@ def build_bytes(architecture: Architecture, precision: Precision, scratch: int) 
     return math.ceil(_BUILD_FACTOR * text) + scratch + overhead_bytes(EngineKind.TENSORRT)
 
 
-def _text_scratch(architecture: Architecture, c: PackCapacity, kind: EngineKind) -> int:
-    """Mask, activations and copies of prefixes' rows; and the scores, where attention is not one kernel."""
+def _text_scratch(architecture: Architecture, c: PackCapacity, precision: Precision, kind: EngineKind) -> int:
+    """Mask, activations and the rows to keep; and the scores, where attention is not one kernel."""
     text = architecture.text
     pairs = c.tokens * (c.known_rows + c.tokens)
-    activations = 4 * c.tokens * (2 * text.intermediate + (4 + c.taps) * text.hidden)
-    prefixes = 3 * c.keep_rows * c.prefix_row_bytes // 2
+    # Gate and up are float32 where their product is INT8; the residual stream and what is beside it always are.
+    narrow = kind is EngineKind.TENSORRT and precision.half and not precision.quantized
+    gate_up = (2 if narrow else 4) * 2 * text.intermediate
+    activations = c.tokens * (gate_up + 4 * (3 + c.taps) * text.hidden)
+    kept = c.keep_rows * c.prefix_row_bytes
     if kind is EngineKind.TENSORRT:
-        return pairs + activations + prefixes
+        return pairs + activations + kept
     width = np.dtype(c.key_value_dtype).itemsize
-    return 4 * pairs + activations + prefixes + _SCORE_COPIES[kind] * width * text.heads * pairs
+    return 4 * pairs + activations + kept + _SCORE_COPIES[kind] * width * text.heads * pairs
 
 
 def _vision_scratch(architecture: Architecture, c: ImageCapacity, kind: EngineKind) -> int:
