@@ -178,3 +178,27 @@ def test_a_source_is_a_digest(folder: Path, source: object) -> None:
     _edit(folder, lambda value: value.update(source=source))
     with pytest.raises(BundleError, match="malformed"):
         Bundle.open(folder)
+
+
+@pytest.mark.parametrize(
+    ("where", "field", "wrong"),
+    [
+        (("architecture", "text"), "layers", "28"),
+        (("architecture", "text"), "heads", 0),
+        (("architecture", "text"), "hidden", -1),
+        (("architecture", "text"), "kv_heads", 2.0),
+        (("architecture", "text"), "vocabulary", True),
+        (("architecture", "text"), "tied", "yes"),
+        (("architecture", "text"), "rope_theta", None),
+        (("architecture", "text"), "rms_norm_eps", -1e-6),
+        (("architecture", "text"), "mrope_section", [1, "2", 3]),
+        (("architecture", "vision"), "deepstack_layers", [0, None]),
+        (("prompt", "image"), "max_pixels", 1e6),
+        (("files", "config.json"), "bytes", "12"),
+        (("files", "config.json"), "sha256", 0),
+    ],
+)
+def test_values_of_another_type_are_refused(folder: Path, where: tuple[str, str], field: str, wrong: object) -> None:
+    _edit(folder, lambda value: value[where[0]][where[1]].update({field: wrong}))
+    with pytest.raises(BundleError, match=f"is malformed: ValueError: {field} cannot be"):
+        Bundle.open(folder)

@@ -118,8 +118,9 @@ def test_smaller_boards_get_smaller_models() -> None:
 def test_a_model_that_fits_but_is_hard_to_build_says_so() -> None:
     plan = planned("agx-orin-32", "vl-8b")
     assert plan.best is not None
-    assert plan.best.residency is Residency.SWAPPED, "both would fit, but with pairs cut at 1,024 tokens"
-    assert plan.policies[0].plans[0].max_tokens < 4096
+    assert plan.best.residency is Residency.SWAPPED, "both would fit at most with pairs cut short"
+    together = plan.policies[0]
+    assert not together.fits or together.plans[0].max_tokens < 4096
     swap = plan.best.build_bytes - plan.target.budget.usable_bytes
     assert plan.build_swap_bytes == swap > 0
     assert plan.objections == (f"compiling needs {swap / (1 << 30):.1f} GiB of swap",)

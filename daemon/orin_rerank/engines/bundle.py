@@ -12,18 +12,19 @@
 A derived bundle is a bundle too: one in INT8, made from the full-precision one that its manifest names as its source.
 Its golden margins are its own, recorded when it was made, and quantization/ holds how it came about.
 
-The format is versioned: a reader refuses a `format` that it does not know. docs/bundle.md describes it for who writes or
-reads bundles by other means.
+The format is versioned: a reader refuses a `format` that it does not know. docs/bundle.md describes it for who writes
+or reads bundles by other means.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import hashlib
+import math
 import re
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from orin_rerank.durable import replace_file
 from orin_rerank.engines.sealed import FormatError, seal, unseal
@@ -54,6 +55,8 @@ MANIFEST_FILE: Final = "manifest.json"
 TOKENIZER_FILE: Final = "tokenizer.json"
 WEIGHTS_FILE: Final = "model.safetensors"
 GOLDEN_FILE: Final = "golden/pairs.jsonl"
+
+_T = TypeVar("_T", "FileEntry", ImageProfile, TextArchitecture, VisionArchitecture)
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,7 +139,7 @@ class Manifest:
                     GraphEntry(Dialect(g["dialect"]), Precision(g["precision"]), g["text"], g["vision"])
                     for g in value["graphs"]
                 ),
-                files={_inside(path): FileEntry(**entry) for path, entry in value["files"].items()},
+                files={_inside(path): _typed(FileEntry, entry, least=0) for path, entry in value["files"].items()},
                 source=_source(value),
             )
         except (KeyError, TypeError, ValueError, AttributeError) as error:
@@ -259,7 +262,7 @@ def _prompt(value: dict[str, Any]) -> PromptProfile:
         family=PromptFamily(value["family"]),
         max_tokens=int(value["max_tokens"]),
         default_instruction=str(value["default_instruction"]),
-        image=None if image is None else ImageProfile(**image),
+        image=None if image is None else _typed(ImageProfile, image),
     )
 
 
@@ -267,8 +270,24 @@ def _architecture(value: dict[str, Any]) -> Architecture:
     text, vision = value["text"], value["vision"]
     section = text["mrope_section"]
     return Architecture(
-        TextArchitecture(**{**text, "mrope_section": None if section is None else tuple(section)}),
+        _typed(TextArchitecture, {**text, "mrope_section": None if section is None else tuple(section)}),
         None
         if vision is None
-        else VisionArchitecture(**{**vision, "deepstack_layers": tuple(vision["deepstack_layers"])}),
+        else _typed(VisionArchitecture, {**vision, "deepstack_layers": tuple(vision["deepstack_layers"])}),
     )
+
+
+def _typed(kind: type[_T], value: dict[str, Any], *, least: int = 1) -> _T:
+    """Makes a dataclass whose fields have their types, and whole numbers that are not less than `least`."""
+    made = kind(**value)
+    for field in dataclasses.fields(made):
+        found = getattr(made, field.name)
+        fits = {
+            "bool": isinstance(found, bool),
+            "float": type(found) in (int, float) and 0 < found < math.inf,
+            "int": type(found) is int and found >= least,
+            "str": isinstance(found, str),
+        }.get(str(field.type), not isinstance(found, tuple) or all(type(one) is int and one >= 0 for one in found))
+        if not fits:
+            raise ValueError(f"{field.name} cannot be {found!r}")
+    return made
