@@ -92,7 +92,7 @@ def _show_model(model: ModelPlan, plan: BoardPlan, out: Console) -> None:
             out.print(f"compiling takes {gib(best.build_bytes)} at its peak{swap}", markup=False)
         download = model.candidate.download_bytes
         first = "" if download is None else f"{gib(download)} to download; "
-        out.print(f"{first}{gib(model.disk_bytes)} on disk with INT8 and plans", markup=False)
+        out.print(f"{first}{_size(model.disk_bytes)} on disk with INT8 and plans", markup=False)
     if model.times:
         out.print()
         out.print(_times(model))
@@ -122,7 +122,7 @@ def _policies(model: ModelPlan) -> Table:
             )
             continue
         needs, first = policy_needs(policy), policy.plans[0]
-        parts = [gib(getattr(needs, part)) for part in _PARTS]
+        parts = [_size(getattr(needs, part)) for part in _PARTS]
         limits = (f"{first.max_tokens:,}", str(first.slots))
         table.add_row(_RESIDENCIES[policy.residency], *parts, gib(policy.needed_bytes), *limits, style=style)
     return table
@@ -143,6 +143,11 @@ def _times(model: ModelPlan) -> Table:
     for (request, mode), cells in rows.items():
         table.add_row(request, mode, *cells)
     return table
+
+
+def _size(nbytes: int) -> str:
+    """Bytes for people, with no more digits than mean something."""
+    return gib(nbytes) if nbytes >= 1 << 30 else f"{nbytes / (1 << 20):.0f} MiB"
 
 
 def as_dict(plan: BoardPlan) -> dict[str, object]:
