@@ -10,14 +10,16 @@ import pytest
 
 from engines.tensorrt.fake_bindings import FakeGpu
 from lifecycle.test_compile import ORIN, Machine, fated
-from lifecycle.test_device_choice import install_plans, with_gpu
+from lifecycle.test_device_choice import RELEASE, install_plans, with_gpu
 from orin_rerank.engines.bundle import Bundle
 from orin_rerank.engines.footprint import EngineKind
 from orin_rerank.engines.host_memory import HostMemory
 from orin_rerank.engines.plan_store import PlanStore
 from orin_rerank.engines.settings import DeviceChoice, EngineSettings
 from orin_rerank.engines.store import EngineStore
-from orin_rerank.errors import GpuMissingError, MemoryShortError
+from orin_rerank.engines.tensorrt.load import load_engine
+from orin_rerank.engines.tensorrt.runtime import LoadedPlan
+from orin_rerank.errors import GpuMissingError, MemoryShortError, PlanError
 from orin_rerank.graph.builder import Precision
 from orin_rerank.lifecycle.accelerators import Accelerators
 from orin_rerank.lifecycle.compile_target import CompileTarget
@@ -200,3 +202,36 @@ def test_a_machine_that_could_not_serve_it_compiles_nothing(good: Bundle, store:
     with pytest.raises(MemoryShortError, match="take a smaller model, or INT8"):
         machine.compile(good, target(GIB))
     assert machine.seen.plans == []
+
+
+def test_a_decoders_plan_is_looked_at_before_anything_is_computed(bundle_folder: Path, store: EngineStore) -> None:
+    bundle = Bundle.open(bundle_folder)
+    install_plans(bundle, store.root)
+    gpu = FakeGpu()
+    machine = with_gpu(gpu)
+    cuda = machine.open_gpu()
+    work = engine_to_compile(bundle, Precision.FP16, GPU, CompileTarget(RELEASE, cuda.info), PlanStore(store.root))
+    found = PlanStore(store.root).find(work.key)
+    assert found is not None
+    seen: list[tuple[int, int, int]] = []
+
+    def check(text: LoadedPlan) -> None:
+        seen.append((text.longest("ids", text.profiles - 1), text.longest("known_id", 0), len(text.scratch_by_profile)))
+        raise PlanError("is not to be trusted", item=text.name)
+
+    memory = work.memory
+    with pytest.raises(PlanError, match=r"text\.plan: is not to be trusted"):
+        load_engine(
+            found,
+            cuda,
+            machine.tensorrt().open_runtime,
+            memory.image,
+            memory.capacity,
+            slots=2,
+            pool_timeout_s=1.0,
+            check=check,
+        )
+    assert seen == [(memory.capacity.tokens, memory.capacity.known_rows, len(work.plans[0].profiles))]
+    assert gpu.memory == []
+    assert gpu.closed == 1
+    assert "execute_async_v3" not in gpu.calls

@@ -13,6 +13,7 @@ from orin_rerank.engines.onnxruntime_engine import OnnxRuntimeEngine
 from orin_rerank.engines.onnxruntime_sessions import cuda_is_available
 from orin_rerank.engines.tensorrt.bindings import MODULES, installed_bindings
 from orin_rerank.engines.tensorrt.load import load_engine
+from orin_rerank.engines.tensorrt.scores import AskedScratch, check_scores
 from orin_rerank.errors import GpuMissingError, PlanError, TensorRtMissingError
 from orin_rerank.graph.builder import Dialect, Precision
 from orin_rerank.lifecycle.compile_target import CompileTarget
@@ -29,7 +30,7 @@ if TYPE_CHECKING:
     from orin_rerank.engines.plans import PlanSet
     from orin_rerank.engines.settings import EngineSettings
     from orin_rerank.engines.tensorrt.engine import TensorRtEngine
-    from orin_rerank.engines.tensorrt.runtime import PlanRuntime
+    from orin_rerank.engines.tensorrt.runtime import LoadedPlan, PlanRuntime
     from orin_rerank.prompt.encoder import PromptEncoder
 
 __all__ = [
@@ -110,7 +111,7 @@ def tensorrt_engine(
 
     Raises:
         TensorRtMissingError: If TensorRT is missing.
-        PlanError: If the plans are damaged.
+        PlanError: If the plans are damaged, or may ask for less memory than they use.
         BundleError: If the bundle has no graphs for TensorRT in this precision.
         MemoryShortError: If the model does not fit, or not enough memory is free.
         EngineError: If the GPU cannot be used, or memory runs out.
@@ -135,6 +136,7 @@ def tensorrt_engine(
         memory.capacity,
         slots=memory.slots,
         pool_timeout_s=settings.pool_timeout_s,
+        check=lambda text: check_scores(text.name, _asked(text), memory),
     )
     return engine, memory
 
@@ -181,6 +183,16 @@ def onnxruntime_engine(
         cuda=cuda,
     )
     return engine, memory
+
+
+def _asked(text: LoadedPlan) -> list[AskedScratch]:
+    """What a decoder's plan asks for, for each profile; in the CUDA thread."""
+    return [
+        AskedScratch(
+            text.longest("ids", number), text.longest("known_id", number), text.longest("keep", number), nbytes
+        )
+        for number, nbytes in enumerate(text.scratch_by_profile)
+    ]
 
 
 def _check_free(memory: MemoryPlan, cuda: CudaThread, accelerators: Accelerators) -> None:

@@ -92,6 +92,7 @@ def load_engine(
     *,
     slots: int,
     pool_timeout_s: float,
+    check: Callable[[LoadedPlan], None] = lambda _: None,
 ) -> TensorRtEngine:
     """Loads plans and makes an engine of them.
 
@@ -103,6 +104,7 @@ def load_engine(
         capacity: Of each buffer.
         slots: Packs in flight at a time.
         pool_timeout_s: How long a pack waits for a buffer.
+        check: Given the decoder's plan before anything is computed with it; what it raises is raised.
 
     Raises:
         PlanError: If a plan is damaged, TensorRT does not take it, or it does not fit model and buffers.
@@ -124,6 +126,7 @@ def load_engine(
     try:
         runtime = cuda.call(open_)
         text = load(runtime, TEXT_PLAN)
+        cuda.call(lambda _: check(text))
         vision = None if image is None else load(runtime, VISION_PLAN)
     except BaseException:
         cuda.close()

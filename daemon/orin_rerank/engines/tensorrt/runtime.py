@@ -131,8 +131,16 @@ class LoadedPlan:
     @property
     def scratch_bytes(self) -> int:
         """Scratch memory that a context needs at most, over all profiles."""
-        sizes = [int(self._usable.get_device_memory_size_for_profile_v2(p)) for p in range(self.profiles)]
-        return max([int(self._usable.device_memory_size_v2), *sizes])
+        return max(int(self._usable.device_memory_size_v2), *self.scratch_by_profile)
+
+    @property
+    def scratch_by_profile(self) -> list[int]:
+        """Scratch memory that a context of each profile needs, in bytes."""
+        return [int(self._usable.get_device_memory_size_for_profile_v2(p)) for p in range(self.profiles)]
+
+    def longest(self, name: str, profile: int) -> int:
+        """The largest first dimension that a profile allows an input."""
+        return self._profiles[profile][name][1][0]
 
     def profile_for(self, shapes: Shapes) -> int | None:
         """The first profile that every input fits, None if there is none.
