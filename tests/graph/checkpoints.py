@@ -126,6 +126,24 @@ def write_safetensors(path: Path, tensors: dict[str, np.ndarray], dtype: str = "
     path.write_bytes(struct.pack("<Q", len(text)) + text + b"".join(bodies))
 
 
+def write_sharded(folder: Path, tensors: dict[str, np.ndarray], dtype: str = "F16", shards: int = 3) -> None:
+    """Writes tensors to shards with an index, in place of model.safetensors."""
+    (folder / "model.safetensors").unlink(missing_ok=True)
+    names = list(tensors)
+    weight_map = {}
+    for number in range(shards):
+        file = f"model-{number + 1:05}-of-{shards:05}.safetensors"
+        part = names[number::shards]
+        write_safetensors(folder / file, {name: tensors[name] for name in part}, dtype)
+        weight_map |= dict.fromkeys(part, file)
+    write_index(folder, weight_map)
+
+
+def write_index(folder: Path, weight_map: dict[str, str]) -> None:
+    index = {"metadata": {"total_size": 0}, "weight_map": weight_map}
+    (folder / "model.safetensors.index.json").write_text(json.dumps(index))
+
+
 def write_checkpoint(folder: Path, config: dict[str, Any], dtype: str = "F16") -> Path:
     """Writes config.json, tokenizer.json and model.safetensors."""
     folder.mkdir(parents=True, exist_ok=True)

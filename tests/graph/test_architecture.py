@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from fakes.full_size import PUBLISHED, published_config
 from graph.checkpoints import TEXT, VL
 from orin_rerank.errors import CheckpointError
 from orin_rerank.graph.architecture import Architecture, read_architecture
@@ -76,6 +77,15 @@ def test_what_a_configuration_leaves_out_is_as_transformers_has_it(tmp_path: Pat
         ("text", "hidden_act", "gelu", "hidden_act"),
         ("text", "attention_bias", True, "attention_bias"),
         ("text", "use_sliding_window", True, "use_sliding_window"),
+        ("text", "layer_types", ["full_attention", "sliding_attention"], "layer_types"),
+        ("text", "architectures", ["Qwen3Model"], "architectures"),
+        ("text", "architectures", "Qwen3ForCausalLM", "architectures"),
+        ("text", "quantization_config", {"quant_method": "fp8"}, "quantization_config"),
+        ("text", "compression_config", {"quant_method": "compressed-tensors"}, "compression_config"),
+        ("vl", "architectures", ["Qwen3ForCausalLM"], "architectures"),
+        ("vl", "text_config.quantization_config", {"quant_method": "awq"}, "text_config.quantization_config"),
+        ("vl", "text_config.rope_scaling", {"rope_type": "yarn", "factor": 4}, "text_config.rope_scaling.rope_type"),
+        ("vl", "text_config.attention_bias", True, "text_config.attention_bias"),
         ("text", "num_key_value_heads", 3, "num_key_value_heads"),
         ("text", "head_dim", 15, "config.json"),  # by transformers itself
         ("text", "rope_scaling", {"rope_type": "yarn", "factor": 4.0}, "rope_scaling.rope_type"),
@@ -131,6 +141,29 @@ def test_a_file_that_is_no_configuration(tmp_path: Path, text: str) -> None:
     with pytest.raises(CheckpointError) as caught:
         read_architecture(tmp_path)
     assert "config.json" in str(caught.value)
+
+
+@pytest.mark.parametrize(("name", "config"), [(name, published_config(one)) for name, one in PUBLISHED.items()])
+def test_the_published_models_are_read_as_they_are(tmp_path: Path, name: str, config: dict[str, Any]) -> None:
+    assert _read(tmp_path, config) == PUBLISHED[name]
+
+
+@pytest.mark.parametrize(("outer", "inner", "tied"), [(False, True, False), (True, False, True), (None, False, False)])
+def test_the_outer_word_on_the_head_counts(tmp_path: Path, outer: bool | None, inner: bool, tied: bool) -> None:
+    config = _with("vl", "text_config.tie_word_embeddings", inner)
+    del config["tie_word_embeddings"]
+    if outer is not None:
+        config["tie_word_embeddings"] = outer
+    assert _read(tmp_path, config).text.tied is tied
+
+
+def test_an_adapter_without_its_model(tmp_path: Path) -> None:
+    (tmp_path / "adapter_config.json").write_text("{}")
+    (tmp_path / "adapter_model.safetensors").write_bytes(b"")
+    with pytest.raises(CheckpointError, match="merge_and_unload"):
+        read_architecture(tmp_path)
+    (tmp_path / "model.safetensors").write_bytes(b"")  # what was merged may lie in the same folder
+    assert _read(tmp_path, TEXT).vision is None
 
 
 def test_no_configuration(tmp_path: Path) -> None:

@@ -52,7 +52,7 @@ _MEANINGS: Final = {
     ExitCode.UNAVAILABLE: "the daemon cannot rerank now, or TensorRT is missing",
     ExitCode.INTERNAL: "a bug",
     ExitCode.DEVICE_LOST: "the GPU is lost to this process: start it again",
-    ExitCode.OVERLOADED: "the daemon is busy, or memory ran out: try again",
+    ExitCode.OVERLOADED: "the daemon is busy, or memory or disk ran out: try again",
     ExitCode.DEADLINE: "out of time",
     ExitCode.INTERRUPTED: "interrupted",
 }

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 import math
 import os
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from orin_rerank.errors import CheckpointError
+from orin_rerank.graph.config_file import check_rope_type, is_vl, read_config
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -105,8 +105,6 @@ class Architecture:
     vision: VisionArchitecture | None
 
 
-_VL_MODELS = {"qwen3_vl"}
-_TEXT_MODELS = {"qwen3"}
 _DEFAULT_SECTION: Final = (24, 20, 20)
 """What transformers takes where a Qwen3-VL configuration names no sections."""
 
@@ -123,26 +121,10 @@ def read_architecture(checkpoint: Path) -> Architecture:
         CheckpointError: If there is no config.json, or it describes a model that the graphs do not express; the item
             names the key.
     """
-    path = checkpoint / "config.json"
-    try:
-        raw: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        raise CheckpointError("the checkpoint has no config.json", item=str(path)) from None
-    except (OSError, ValueError) as error:
-        raise CheckpointError(f"config.json cannot be read: {error}", item=str(path)) from None
-    if not isinstance(raw, dict):
-        raise CheckpointError("config.json is no object", item=str(path))
-    kind = raw.get("model_type")
-    if not isinstance(kind, str) or kind not in _VL_MODELS | _TEXT_MODELS:
-        known = ", ".join(sorted(_VL_MODELS | _TEXT_MODELS))
-        raise CheckpointError(f"{kind!r} is not a reranker architecture known here ({known})", item="model_type")
-    # Before transformers looks for the factors of a scaling that is refused in any case.
-    if isinstance(raw.get("text_config"), dict):
-        _check_rope_type(raw["text_config"], "text_config.")
-    _check_rope_type(raw, "")
+    raw = read_config(checkpoint)
     full = _complete(raw)
     tied = bool(full["tie_word_embeddings"])
-    if kind in _TEXT_MODELS:
+    if not is_vl(raw):
         return Architecture(_text(full, tied=tied, prefix=""), None)
     text = _text(full["text_config"], tied=tied, prefix="text_config.")
     if text.mrope_section is None:
@@ -161,7 +143,11 @@ def _complete(raw: dict[str, Any]) -> dict[str, Any]:
         full: dict[str, Any] = config.to_dict()
     except Exception as error:  # its validation raises classes of several libraries
         raise CheckpointError(f"transformers does not accept the configuration: {error}", item="config.json") from error
-    full["tie_word_embeddings"] = raw.get("tie_word_embeddings", full.get("tie_word_embeddings", True))
+    # The outer value decides, as in transformers 5: some releases write another, which means nothing, into the inner
+    # configuration of a model whose head is its own.
+    inner = raw.get("text_config") if is_vl(raw) else None
+    stated = [config["tie_word_embeddings"] for config in (raw, inner) if config and "tie_word_embeddings" in config]
+    full["tie_word_embeddings"] = stated[0] if stated else full.get("tie_word_embeddings", True)
     return full
 
 
@@ -173,19 +159,9 @@ def _number(config: dict[str, Any], key: str, prefix: str, kind: type[int | floa
     return kind(value)
 
 
-def _check_rope_type(config: dict[str, Any], prefix: str) -> None:
-    for name in ("rope_parameters", "rope_scaling"):
-        rope = config.get(name)
-        if not isinstance(rope, dict):
-            continue
-        for key in ("rope_type", "type"):
-            if rope.get(key, "default") not in ("default", "mrope"):
-                raise CheckpointError(f"rotary scaling {rope[key]!r} is not supported", item=f"{prefix}{name}.{key}")
-
-
 def _rope(config: dict[str, Any], prefix: str) -> tuple[float, tuple[int, int, int] | None]:
     """Rotary base and sections, in the spellings of transformers 4 and 5."""
-    _check_rope_type(config, prefix)
+    check_rope_type(config, prefix)
     rope = dict(config.get("rope_parameters") or config.get("rope_scaling") or {})
     theta = rope.pop("rope_theta", config.get("rope_theta"))
     rope.pop("rope_type", None)
@@ -218,6 +194,9 @@ def _text(config: dict[str, Any], *, tied: bool, prefix: str) -> TextArchitectur
             raise CheckpointError(f"{config[key]!r} is not supported, only {wanted!r}", item=f"{prefix}{key}")
     if config.get("use_sliding_window"):
         raise CheckpointError("sliding-window attention is not supported", item=f"{prefix}use_sliding_window")
+    others = sorted({str(kind) for kind in config.get("layer_types") or ()} - {"full_attention"})
+    if others:
+        raise CheckpointError(f"{others[0]!r} is not supported, only 'full_attention'", item=f"{prefix}layer_types")
     theta, section = _rope(config, prefix)
 
     def integer(key: str) -> int:

@@ -1,27 +1,25 @@
-"""A checkpoint's tensors, read one at a time from safetensors files.
+"""A checkpoint's tensors, read one at a time from one safetensors file or from shards with an index.
 
-The file format is an 8-byte little-endian header length, a JSON header with dtype, shape and byte range of every
-tensor, and the bytes. Tensors are read when they are asked for, whole or in part, and nothing else costs memory; BF16,
-which numpy lacks, is widened to float32 exactly.
+Headers are read when the checkpoint is opened, and compared with each other and with the index. Tensors are read when
+they are asked for, whole or in part, and nothing else costs memory; no file is mapped. BF16, which numpy lacks, is
+widened to float32 exactly, or handed over as it is stored.
 """
 
 from __future__ import annotations
 
 import json
 import math
-import struct
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from pathlib import Path, PurePath
+from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
 
 from orin_rerank.errors import CheckpointError
+from orin_rerank.graph.safetensors_header import TensorEntry, read_header
 
-if TYPE_CHECKING:
-    from pathlib import Path
-
-__all__ = ["Checkpoint", "TensorEntry"]
+__all__ = ["Checkpoint", "TensorEntry", "widened"]
 
 _DTYPES: Final[dict[str, np.dtype[Any]]] = {
     "F64": np.dtype("<f8"),
@@ -29,26 +27,8 @@ _DTYPES: Final[dict[str, np.dtype[Any]]] = {
     "F16": np.dtype("<f2"),
     "BF16": np.dtype("<u2"),
 }
-_MAX_HEADER: Final = 100_000_000  # the format's own limit
-
-
-@dataclass(frozen=True, slots=True)
-class TensorEntry:
-    """Where a tensor lies.
-
-    Attributes:
-        file: Its safetensors file.
-        dtype: As the format names it, such as BF16.
-        shape: Its dimensions.
-        begin: First byte in the file.
-        end: One past its last byte in the file.
-    """
-
-    file: Path
-    dtype: str
-    shape: tuple[int, ...]
-    begin: int
-    end: int
+_SINGLE: Final = "model.safetensors"
+_INDEX: Final = "model.safetensors.index.json"
 
 
 @dataclass(slots=True)
@@ -70,25 +50,23 @@ class Checkpoint:
         """Reads the headers of `model.safetensors`, or of every shard that its index names.
 
         Raises:
-            CheckpointError: If a file is missing, truncated or malformed; the item names it.
+            CheckpointError: If a file is missing, truncated or malformed, or if index and shards disagree; the item
+                names file or tensor.
         """
-        single, index = folder / "model.safetensors", folder / "model.safetensors.index.json"
-        if single.exists() or not index.exists():  # where both are there, transformers takes the single file too
-            return cls(folder, _read_header(single))
-        try:
-            weight_map = {str(k): str(v) for k, v in json.loads(index.read_text("utf-8"))["weight_map"].items()}
-        except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-            raise CheckpointError(f"the shard index cannot be read: {error!r}", item=str(index)) from None
-        entries: dict[str, TensorEntry] = {}
-        for shard in sorted(set(weight_map.values())):
-            entries.update(_read_header(folder / shard))
-        missing = sorted(set(weight_map) - set(entries))
-        if missing:
-            raise CheckpointError("the shard index names a tensor that no shard holds", item=missing[0])
-        return cls(folder, entries)
+        single, index = folder / _SINGLE, folder / _INDEX
+        if single.exists():  # where both are there, transformers takes the single file too
+            return cls(folder, read_header(single))
+        if not index.exists():
+            raise _no_weights(folder)
+        return cls(folder, _read_shards(folder, index))
 
     def __contains__(self, name: str) -> bool:
         return name in self.entries
+
+    @property
+    def files(self) -> list[Path]:
+        """The files that hold the tensors."""
+        return sorted({entry.file for entry in self.entries.values()})
 
     def entry(self, name: str, shape: tuple[int, ...] | None = None) -> TensorEntry:
         """Finds a tensor and checks its shape and that its dtype can be read.
@@ -102,8 +80,12 @@ class Checkpoint:
         if shape is not None and entry.shape != shape:
             raise CheckpointError(f"has shape {list(entry.shape)}, not {list(shape)}", item=name)
         if entry.dtype not in _DTYPES:
-            raise CheckpointError(f"dtype {entry.dtype} is not supported", item=name)
-        _check_size(entry, name)
+            raise CheckpointError(
+                f"dtype {entry.dtype} is not supported; a quantised checkpoint has to be exported from its original",
+                item=name,
+            )
+        if entry.end - entry.begin != entry.values * _DTYPES[entry.dtype].itemsize:
+            raise CheckpointError("the byte range does not fit the shape", item=f"{entry.file}: {name}")
         return entry
 
     def read(self, name: str, begin: int = 0, end: int | None = None) -> npt.NDArray[np.floating[Any]]:
@@ -117,6 +99,13 @@ class Checkpoint:
         Raises:
             CheckpointError: If it is missing or cannot be read.
         """
+        return widened(self.read_stored(name, begin, end))
+
+    def read_stored(self, name: str, begin: int = 0, end: int | None = None) -> npt.NDArray[Any]:
+        """Reads a tensor or a part of it as it is stored: BF16 as uint16, the upper halves of float32 numbers.
+
+        Args and errors are those of `read`.
+        """
         entry = self.entry(name)
         rows, *inner = entry.shape or (1,)
         begin, end, _ = slice(begin, end).indices(rows)
@@ -128,43 +117,46 @@ class Checkpoint:
         except (OSError, ValueError) as error:
             raise CheckpointError(f"cannot be read: {error}", item=f"{entry.file}: {name}") from error
         self.bytes_read += stored.nbytes
-        if entry.dtype == "BF16":
-            wide = stored.astype(np.uint32)
-            wide <<= np.uint32(16)
-            return wide.view(np.float32)
         return stored
 
 
-def _check_size(entry: TensorEntry, name: str) -> None:
-    """A tensor of a known dtype has the bytes that its shape asks for."""
-    if entry.end - entry.begin != math.prod(entry.shape) * _DTYPES[entry.dtype].itemsize:
-        raise CheckpointError("the byte range does not fit the shape", item=f"{entry.file}: {name}")
+def widened(stored: npt.NDArray[Any]) -> npt.NDArray[np.floating[Any]]:
+    """What `Checkpoint.read_stored` gives, with BF16 as float32."""
+    if stored.dtype != _DTYPES["BF16"]:
+        return stored
+    wide = stored.astype(np.uint32)
+    wide <<= np.uint32(16)
+    return wide.view(np.float32)
 
 
-def _read_header(file: Path) -> dict[str, TensorEntry]:
+def _read_shards(folder: Path, index: Path) -> dict[str, TensorEntry]:
     try:
-        size = file.stat().st_size
-        with file.open("rb") as handle:
-            (length,) = struct.unpack("<Q", handle.read(8))
-            if length > min(_MAX_HEADER, size - 8):
-                raise CheckpointError("the file is truncated or not in safetensors format", item=str(file))
-            header = json.loads(handle.read(length))
-    except FileNotFoundError:
-        raise CheckpointError("the checkpoint lacks this file", item=str(file)) from None
-    except (OSError, ValueError, struct.error) as error:
-        raise CheckpointError(f"not in safetensors format: {error}", item=str(file)) from None
-    if not isinstance(header, dict):
-        raise CheckpointError("not in safetensors format: the header is no object", item=str(file))
-    entries = {}
-    for name, value in header.items():
-        if name == "__metadata__":
-            continue
-        try:
-            dtype, shape = str(value["dtype"]), tuple(int(n) for n in value["shape"])
-            begin, end = (8 + length + int(offset) for offset in value["data_offsets"])
-        except (KeyError, TypeError, ValueError):
-            raise CheckpointError("malformed tensor entry", item=f"{file}: {name}") from None
-        if not 8 + length <= begin <= end <= size or min(shape, default=0) < 0:
-            raise CheckpointError("the file is truncated or its header is wrong", item=f"{file}: {name}")
-        entries[name] = TensorEntry(file, dtype, shape, begin, end)
+        weight_map = {str(k): str(v) for k, v in json.loads(index.read_text("utf-8"))["weight_map"].items()}
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        raise CheckpointError(f"the shard index cannot be read: {error!r}", item=str(index)) from None
+    entries: dict[str, TensorEntry] = {}
+    for shard in sorted(set(weight_map.values())):
+        if PurePath(shard).name != shard:
+            raise CheckpointError("the shard index names a file outside its folder", item=f"{index}: {shard}")
+        for name, entry in read_header(folder / shard).items():
+            if name in entries:
+                raise CheckpointError(f"stands in {entries[name].file.name} too", item=f"{folder / shard}: {name}")
+            if weight_map.get(name, shard) != shard:
+                raise CheckpointError(
+                    f"the shard index says that it is in {weight_map[name]}", item=f"{folder / shard}: {name}"
+                )
+            entries[name] = entry
+    missing = sorted(weight_map.keys() - entries.keys())
+    if missing:
+        name = missing[0]
+        raise CheckpointError(f"is not in {weight_map[name]}, where the shard index says that it is", item=name)
     return entries
+
+
+def _no_weights(folder: Path) -> CheckpointError:
+    """What is wrong with a folder that has neither file: two mistakes are common enough to be recognised."""
+    if any(folder.glob("model-*-of-*.safetensors")):
+        return CheckpointError("there are shards, but this index of them is missing", item=str(folder / _INDEX))
+    if any(folder.glob("pytorch_model*.bin*")):
+        return CheckpointError("holds pickled weights only: save them as safetensors", item=str(folder))
+    return CheckpointError("the checkpoint lacks this file", item=str(folder / _SINGLE))

@@ -15,14 +15,15 @@ import struct
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
-import numpy as np
-import numpy.typing as npt
-
-from orin_rerank.errors import CheckpointError, InternalError
+from orin_rerank.errors import InternalError
+from orin_rerank.graph.narrowing import STORED_TYPES, Narrowing, narrowed
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
     from pathlib import Path
+
+    import numpy as np
+    import numpy.typing as npt
 
     from orin_rerank.graph.checkpoint import Checkpoint
 
@@ -39,7 +40,6 @@ __all__ = [
 MARGIN_ROW: Final = "orin_rerank.margin_row"
 """Name of the head's one vector: the row of "yes" minus the row of "no", float32 `[hidden]`."""
 
-_NUMPY: Final[dict[str, np.dtype[Any]]] = {"F16": np.dtype("<f2"), "F32": np.dtype("<f4"), "I8": np.dtype("i1")}
 _ALIGNMENT: Final = 64
 _PIECE_VALUES: Final = 4 << 20
 
@@ -61,7 +61,7 @@ class WeightSpec:
     @property
     def nbytes(self) -> int:
         """Its size in the file."""
-        return math.prod(self.shape) * _NUMPY[self.dtype].itemsize
+        return math.prod(self.shape) * STORED_TYPES[self.dtype].itemsize
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +78,9 @@ class TensorSource(Protocol):
     """Where a weight file gets its contents from."""
 
     def pieces(self, spec: WeightSpec) -> Iterator[npt.NDArray[Any]]:
-        """A tensor in pieces of whole rows, in order; int8 for I8, else floating point of any width.
+        """A tensor in pieces of whole rows, in order.
+
+        They are int8 for I8; else floating point of any width, or uint16 for BF16 as it is stored.
 
         Raises:
             CheckpointError: If it is missing or misshapen; the item names it.
@@ -97,11 +99,12 @@ class CheckpointTensors:
     checkpoint: Checkpoint
     margin_row: npt.NDArray[np.float32]
 
-    def pieces(self, spec: WeightSpec) -> Iterator[npt.NDArray[np.floating[Any]]]:
+    def pieces(self, spec: WeightSpec) -> Iterator[npt.NDArray[Any]]:
         """A tensor in pieces."""
         if spec.name == MARGIN_ROW:
             return iter([self.margin_row])
-        return checkpoint_pieces(self.checkpoint, spec.name, spec.shape)
+        rows = _piece_rows(self.checkpoint, spec.name, spec.shape)
+        return (self.checkpoint.read_stored(spec.name, begin, end) for begin, end in rows)
 
 
 class WeightFile:
@@ -110,6 +113,10 @@ class WeightFile:
     Args:
         name: File name inside the bundle.
         specs: The tensors, in order.
+
+    Attributes:
+        header: What the file begins with.
+        data_bytes: Bytes of tensors, which follow.
     """
 
     def __init__(self, name: str, specs: Iterable[WeightSpec]) -> None:
@@ -122,9 +129,9 @@ class WeightFile:
                 raise InternalError("a tensor stands in the layout twice", item=spec.name)
             self._offsets[spec.name] = begin
             begin += spec.nbytes
-        self._data_bytes = begin
+        self.data_bytes = begin
         self._by_name = {spec.name: spec for spec in self.specs}
-        self._header = self._make_header()
+        self.header = self._make_header()
 
     def __contains__(self, name: str) -> bool:
         return name in self._by_name
@@ -145,7 +152,7 @@ class WeightFile:
             end += part.nbytes
         joined = (sum(part.shape[0] for part in parts), *first.shape[1:])
         begin = self._offsets[first.name]
-        return WeightSlice(first.dtype, shape or joined, len(self._header) + begin, end - begin)
+        return WeightSlice(first.dtype, shape or joined, len(self.header) + begin, end - begin)
 
     def write(self, folder: Path, source: TensorSource, progress: Callable[[int, int], None]) -> dict[str, int]:
         """Writes tensor by tensor; the file appears under its name only when it is whole.
@@ -164,24 +171,38 @@ class WeightFile:
         clipped: dict[str, int] = {}
         path = folder / self.name
         part = folder / f".{self.name}.part"
+        written = 0
         try:
             with part.open("wb") as out:
-                out.write(self._header)
-                written = 0
+                out.write(self.header)
                 for spec in self.specs:
-                    count = 0
-                    for values in source.pieces(spec):
-                        count += _write_values(out.write, spec, values)
-                    if count:
-                        clipped[spec.name] = count
+                    total = Narrowing()
+                    for piece, lost in self.stored_pieces(source, spec):
+                        out.write(piece.data)
+                        total += lost
+                    if total.clipped:
+                        clipped[spec.name] = total.clipped
                     written += spec.nbytes
-                    progress(written, self._data_bytes)
+                    progress(written, self.data_bytes)
                 out.flush()
                 os.fsync(out.fileno())
             part.replace(path)
         finally:
             part.unlink(missing_ok=True)
         return clipped
+
+    def stored_pieces(self, source: TensorSource, spec: WeightSpec) -> Iterator[tuple[npt.NDArray[Any], Narrowing]]:
+        """A tensor as the file stores it, in pieces, each with what that lost.
+
+        Raises:
+            CheckpointError: If it is missing, misshapen or not finite; the item names it.
+        """
+        return (narrowed(values, spec.dtype, spec.name) for values in source.pieces(spec))
+
+    @property
+    def nbytes(self) -> int:
+        """Size of the file."""
+        return len(self.header) + self.data_bytes
 
     def _make_header(self) -> bytes:
         header: dict[str, Any] = {"__metadata__": {"format": "pt"}}
@@ -205,22 +226,12 @@ def checkpoint_pieces(
     Raises:
         CheckpointError: If it is missing, misshapen or cannot be read.
     """
+    for begin, end in _piece_rows(checkpoint, name, shape):
+        yield checkpoint.read(name, begin, end)
+
+
+def _piece_rows(checkpoint: Checkpoint, name: str, shape: tuple[int, ...]) -> list[tuple[int, int]]:
+    """First row of each piece and one past its last, once the tensor is known to be there."""
     checkpoint.entry(name, shape)
     step = max(1, _PIECE_VALUES // math.prod(shape[1:]))
-    for begin in range(0, shape[0], step):
-        yield checkpoint.read(name, begin, begin + step)
-
-
-def _write_values(write: Callable[[bytes], Any], spec: WeightSpec, values: npt.NDArray[Any]) -> int:
-    """Writes a piece of a tensor; returns how many values were clipped."""
-    if not np.isfinite(values).all():
-        raise CheckpointError("holds values that are NaN or infinite", item=spec.name)
-    clipped = 0
-    target = _NUMPY[spec.dtype]
-    if values.dtype.itemsize > target.itemsize:
-        largest = float(np.finfo(target).max)
-        clipped = int(np.count_nonzero(np.abs(values) > largest))
-        if clipped:
-            values = np.clip(values, -largest, largest)
-    write(np.ascontiguousarray(values, dtype=target).tobytes())
-    return clipped
+    return [(begin, min(begin + step, shape[0])) for begin in range(0, shape[0], step)]

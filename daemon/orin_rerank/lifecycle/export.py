@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-import json
-import os
 import shutil
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, cast
+from typing import TYPE_CHECKING, Final
 
-import numpy as np
-from tokenizers import Tokenizer
-
+from orin_rerank.durable import sync_tree
 from orin_rerank.engines.bundle import (
     GOLDEN_FILE,
     MANIFEST_FILE,
@@ -21,30 +17,31 @@ from orin_rerank.engines.bundle import (
     FileEntry,
     Manifest,
     hash_file,
-    write_manifest,
 )
-from orin_rerank.engines.graph_files import model_weights, write_graph_pair
+from orin_rerank.engines.graph_files import write_graph_pair
 from orin_rerank.errors import CheckpointError
-from orin_rerank.graph.architecture import Architecture, read_architecture
 from orin_rerank.graph.builder import Dialect, Precision
-from orin_rerank.graph.checkpoint import Checkpoint
-from orin_rerank.graph.text import embedding_name
-from orin_rerank.graph.weights import MARGIN_ROW, CheckpointTensors, WeightFile
+from orin_rerank.graph.config_file import CONFIG_FILE
+from orin_rerank.lifecycle.export_profile import read_profile
+from orin_rerank.lifecycle.export_source import read_source
+from orin_rerank.lifecycle.export_weights import WeightProgress, WeightWriting
+from orin_rerank.lifecycle.staging import Staging
 from orin_rerank.prompt.encoder import PromptEncoder
-from orin_rerank.prompt.profile import ImageProfile, PromptFamily, PromptProfile
-from orin_rerank.prompt.templates import template_for
-from orin_rerank.prompt.tokenizer import PromptTokenizer
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Mapping
+    from typing import Literal
 
-    from orin_rerank.prompt.encoded import Float32Array
+    from orin_rerank.engines.bundle import GraphEntry
+    from orin_rerank.graph.narrowing import Narrowing
+    from orin_rerank.lifecycle.export_source import ExportSource
+    from orin_rerank.prompt.profile import PromptProfile
 
-__all__ = ["ExportOptions", "ExportReport", "export_checkpoint"]
+__all__ = ["ExportOptions", "ExportReport", "ExportSpectator", "export_checkpoint"]
 
-_HEAD: Final = "lm_head.weight"
-_MAX_TOKENS: Final = {PromptFamily.VL: 10240, PromptFamily.TEXT: 8192}
-_PIXELS: Final = (4096, 1_843_200)
+_GRAPH_BYTES: Final = 2 << 20
+"""More than any graph of the published models takes; weights lie outside."""
+_GOLDEN: Final = f"{Path(GOLDEN_FILE).parent.as_posix()}/"
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +58,8 @@ class ExportOptions:
         golden: Folder with `pairs.jsonl` and pictures to ship for the self-test.
         golden_licence: SPDX expression for these.
         include: Further files to ship, such as licences and a model card.
+        matrices: How to store embedding and projections; None keeps float32 and makes float16 of all else.
+        mark_bytes: How much may be written between two points that an export which is killed can go on from.
     """
 
     name: str | None = None
@@ -72,6 +71,8 @@ class ExportOptions:
     golden: Path | None = None
     golden_licence: str = "Apache-2.0"
     include: tuple[Path, ...] = ()
+    matrices: Literal["F16", "F32"] | None = None
+    mark_bytes: int = 256 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,161 +81,140 @@ class ExportReport:
 
     Attributes:
         bundle: The bundle.
-        clipped: How many weights of which tensor exceeded what they are stored in; empty as a rule.
+        losses: What storing a tensor in a narrower type lost, for each that lost anything.
+        resumed: Bytes of weights that an earlier export, which was cut short, had written.
+        renamed: Prefixes of tensor names that were replaced, each with what replaced it.
+        ignored: Tensors of the checkpoint that the model does not use.
     """
 
     bundle: Bundle
-    clipped: dict[str, int]
+    losses: Mapping[str, Narrowing]
+    resumed: int
+    renamed: Mapping[str, str]
+    ignored: tuple[str, ...]
+
+    @property
+    def clipped(self) -> dict[str, int]:
+        """How many weights of which tensor exceeded what they are stored in; empty as a rule."""
+        return {name: loss.clipped for name, loss in self.losses.items() if loss.clipped}
+
+
+class ExportSpectator(WeightProgress):
+    """Told what an export does; does nothing with it."""
+
+    def on_stage(self, stage: str) -> None:
+        """What is done from now on."""
+
+    def on_checked(self, done: int, total: int) -> None:
+        """Bytes of weights that were there already and have been read again, of how many."""
+
+    def on_written(self, done: int, total: int) -> None:
+        """Bytes of weights that are written, of how many."""
 
 
 def export_checkpoint(
-    checkpoint: Path, out: Path, options: ExportOptions, report: Callable[[str], None] = lambda _: None
+    checkpoint: Path, out: Path, options: ExportOptions, spectator: ExportSpectator | None = None
 ) -> ExportReport:
     """Writes a bundle.
 
-    Weights are read and written in pieces. The manifest is written last, so an export that was cut short leaves no
-    bundle; run again, it starts over. Matrices of a checkpoint in float32 stay that; in any other they become float16.
+    Weights are read, converted and written in pieces. Everything is written beside the bundle that is in the folder,
+    and takes its place when it is whole and on disk, so that needs room for both. An export that was cut short by
+    whatever leaves what was there; run again, it goes on from where it was, as long as checkpoint and version are the
+    same. The result does not depend on any of this: it is the same, byte for byte, for the same checkpoint.
 
     Args:
         checkpoint: Folder with config.json, tokenizer.json and safetensors.
         out: Folder for the bundle, made if missing.
         options: What the checkpoint does not say.
-        report: Told what is being done.
+        spectator: Told what is being done.
 
     Raises:
         CheckpointError: If the checkpoint cannot become a bundle; the item names the key or file.
         BundleError: If the tokenizer lacks a token that the prompts need.
+        ExportError: If the bundle cannot be written: no room, no permission, or another export is at it.
     """
-    report("reading the checkpoint")
-    architecture = read_architecture(checkpoint)
-    tensors = Checkpoint.open(checkpoint)
-    tokenizer_file = checkpoint / TOKENIZER_FILE
-    if not tokenizer_file.exists():
-        raise CheckpointError("the checkpoint lacks this file", item=str(tokenizer_file))
-    tokenizer = PromptTokenizer.from_file(tokenizer_file)
-    profile = _profile(checkpoint, architecture, options)
-    PromptEncoder(profile, tokenizer)  # has every token that the prompts need
-    size = Tokenizer.from_file(str(tokenizer_file)).get_vocab_size()
-    if size > architecture.text.vocabulary:
-        raise CheckpointError(
-            f"the tokenizer has {size} tokens, the embedding {architecture.text.vocabulary}", item="vocab_size"
-        )
-    weights = _weight_file(tensors, architecture)
-    margin_row = _margin_row(tensors, architecture, tokenizer.yes_id, tokenizer.no_id)
+    watch = spectator or ExportSpectator()
+    watch.on_stage("reading the checkpoint")
+    source = read_source(checkpoint, options.matrices)
+    profile = read_profile(
+        checkpoint,
+        source.architecture,
+        max_tokens=options.max_tokens,
+        min_pixels=options.min_pixels,
+        max_pixels=options.max_pixels,
+    )
+    PromptEncoder(profile, source.tokenizer)  # has every token that the prompts need
+    copied = _copied(checkpoint, options)
     if out.exists() and out.samefile(checkpoint):
         raise CheckpointError("a bundle cannot be written into its checkpoint", item=str(out))
+    staging = Staging(out)
+    with staging.open():
+        staging.take_back(WEIGHTS_FILE)
+        writing = WeightWriting(source.weights, staging.folder, source.identity, options.mark_bytes)
+        graphs = len(options.precisions) * len(Dialect) * 2 * _GRAPH_BYTES
+        staging.require_space(writing.remaining + graphs + sum(path.stat().st_size for path in copied.values()))
+        written = writing.write(source.tensors, watch)
+        watch.on_stage("writing graphs")
+        size = source.weights.nbytes
+        files = {WEIGHTS_FILE: FileEntry(written.sha256, size, options.licence)}
+        manifest = _write_rest(staging.folder, source, profile, copied, options, files)
+        watch.on_stage("putting the bundle in its place")
+        sync_tree(staging.folder)
+        bundle = staging.commit(manifest)
+    return ExportReport(bundle, written.losses, written.resumed, source.renamed, source.ignored)
 
-    out.mkdir(parents=True, exist_ok=True)
-    (out / MANIFEST_FILE).unlink(missing_ok=True)
-    clipped = weights.write(
-        out,
-        CheckpointTensors(tensors, margin_row),
-        lambda done, total: report(f"writing weights: {done >> 20} of {total >> 20} MiB"),
-    )
-    shutil.copyfile(checkpoint / "config.json", out / "config.json")
-    shutil.copyfile(tokenizer_file, out / TOKENIZER_FILE)
-    report("writing graphs")
-    graphs = [
-        write_graph_pair(out, architecture, weights, dialect, precision)
+
+def _write_rest(
+    folder: Path,
+    source: ExportSource,
+    profile: PromptProfile,
+    copied: Mapping[str, Path],
+    options: ExportOptions,
+    files: Mapping[str, FileEntry],
+) -> Manifest:
+    """Writes everything but the weights, and describes the whole."""
+    graphs = _write_graphs(folder, source, options)
+    for name, path in copied.items():
+        (folder / name).parent.mkdir(exist_ok=True)
+        shutil.copyfile(path, folder / name)
+    written = [name for graph in graphs for name in (graph.text, graph.vision) if name is not None]
+    golden = {name for name in copied if name.startswith(_GOLDEN)}
+    entries = {
+        name: FileEntry(
+            hash_file(folder / name),
+            (folder / name).stat().st_size,
+            options.golden_licence if name in golden else options.licence,
+        )
+        for name in (*written, *copied)
+    }
+    name = options.name or source.folder.resolve().name
+    return Manifest(name, profile, source.architecture, graphs, {**files, **entries})
+
+
+def _write_graphs(folder: Path, source: ExportSource, options: ExportOptions) -> tuple[GraphEntry, ...]:
+    return tuple(
+        write_graph_pair(folder, source.architecture, source.weights, dialect, precision)
         for precision in options.precisions
         for dialect in Dialect
-    ]
-    names = [WEIGHTS_FILE, "config.json", TOKENIZER_FILE]
-    names += [name for graph in graphs for name in (graph.text, graph.vision) if name is not None]
-    names += [_copy_into(file, out) for file in options.include]
-    golden = _copy_golden(options.golden, out)
-    report("hashing")
-    files = {name: _settle(out / name, options.licence) for name in names}
-    files |= {name: _settle(out / name, options.golden_licence) for name in golden}
-    name = options.name or checkpoint.resolve().name
-    write_manifest(out, Manifest(name, profile, architecture, tuple(graphs), files))
-    return ExportReport(Bundle.open(out), clipped)
+    )
 
 
-def _settle(path: Path, licence: str) -> FileEntry:
-    """Sees to it that a file is on disk before a manifest vouches for it."""
-    with path.open("rb") as file:
-        os.fsync(file.fileno())
-    return FileEntry(hash_file(path), path.stat().st_size, licence)
+def _copied(checkpoint: Path, options: ExportOptions) -> dict[str, Path]:
+    """The files that go into the bundle as they are, by their path in it.
 
-
-def _weight_file(tensors: Checkpoint, architecture: Architecture) -> WeightFile:
-    """The layout of the weights, once the checkpoint is known to hold each of them."""
-    vl = architecture.vision is not None
-    entry = tensors.entry(embedding_name(vl=vl))
-    matrices = "F32" if entry.dtype in ("F32", "F64") else "F16"
-    weights = model_weights(architecture, matrices)
-    for spec in weights.specs:
-        if spec.name != MARGIN_ROW:
-            tensors.entry(spec.name, spec.shape)
-    return weights
-
-
-def _margin_row(tensors: Checkpoint, architecture: Architecture, yes: int, no: int) -> Float32Array:
-    """The head reduced to what a score needs: the row of "yes" minus the row of "no", in float32."""
-    text = architecture.text
-    embedding = embedding_name(vl=architecture.vision is not None)
-    name = embedding if text.tied else _HEAD
-    if not text.tied and _HEAD not in tensors:
-        raise CheckpointError(
-            "config.json says the head is not tied to the embedding, but there is no head", item=_HEAD
-        )
-    tensors.entry(name, (text.vocabulary, text.hidden))
-    rows = [tensors.read(name, token, token + 1)[0].astype(np.float32) for token in (yes, no)]
-    return cast("Float32Array", rows[0] - rows[1])
-
-
-def _copy_into(file: Path, out: Path) -> str:
-    target = out / file.name
-    if not file.is_file():
-        raise CheckpointError("there is no such file to include", item=str(file))
-    if not (target.exists() and target.samefile(file)):
-        shutil.copyfile(file, target)
-    return file.name
-
-
-def _copy_golden(golden: Path | None, out: Path) -> list[str]:
-    if golden is None:
-        return []
-    if not (golden / Path(GOLDEN_FILE).name).is_file():
-        raise CheckpointError("there are no golden pairs here", item=str(golden))
-    target = (out / GOLDEN_FILE).parent
-    if golden.resolve() != target.resolve():
-        shutil.rmtree(target, ignore_errors=True)
-        shutil.copytree(golden, target)
-    return [path.relative_to(out).as_posix() for path in target.rglob("*") if path.is_file()]
-
-
-def _profile(checkpoint: Path, architecture: Architecture, options: ExportOptions) -> PromptProfile:
-    vision = architecture.vision
-    family = PromptFamily.TEXT if vision is None else PromptFamily.VL
-    image = None
-    if vision is not None:
-        low, high = _pixel_limits(checkpoint)
-        image = ImageProfile(
-            patch_size=vision.patch_size,
-            temporal_patch_size=vision.temporal_patch_size,
-            merge_size=vision.merge_size,
-            position_grid=vision.position_grid,
-            head_dim=vision.head_dim,
-            rope_theta=vision.rope_theta,
-            min_pixels=options.min_pixels or low,
-            max_pixels=options.max_pixels or high,
-        )
-    instruction = template_for(family).default_instruction
-    return PromptProfile(family, options.max_tokens or _MAX_TOKENS[family], instruction, image)
-
-
-def _pixel_limits(checkpoint: Path) -> tuple[int, int]:
-    """The checkpoint's own limits, no wider than what the reference script allows."""
-    path = checkpoint / "preprocessor_config.json"
-    if not path.exists():
-        return _PIXELS
-    try:
-        config: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-        size = config.get("size") or {}
-        low = int(config.get("min_pixels") or size.get("shortest_edge") or _PIXELS[0])
-        high = int(config.get("max_pixels") or size.get("longest_edge") or _PIXELS[1])
-    except (OSError, ValueError, TypeError, AttributeError) as error:
-        raise CheckpointError(f"cannot be read: {error}", item=str(path)) from None
-    return max(low, _PIXELS[0]), min(high, _PIXELS[1])
+    Raises:
+        CheckpointError: If one is missing.
+    """
+    files = {name: checkpoint / name for name in (CONFIG_FILE, TOKENIZER_FILE)}
+    for file in options.include:
+        if not file.is_file():
+            raise CheckpointError("there is no such file to include", item=str(file))
+        if file.name in (*files, WEIGHTS_FILE, MANIFEST_FILE):
+            raise CheckpointError("a bundle has another file of this name", item=str(file))
+        files[file.name] = file
+    if options.golden is None:
+        return files
+    if not (options.golden / Path(GOLDEN_FILE).name).is_file():
+        raise CheckpointError("there are no golden pairs here", item=str(options.golden))
+    golden = sorted(path for path in options.golden.rglob("*") if path.is_file())
+    return files | {f"{_GOLDEN}{path.relative_to(options.golden).as_posix()}": path for path in golden}
