@@ -2,34 +2,20 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
+from fakes.errors import an_error, error_classes
 from orin_rerank import errors
 from orin_rerank.cli.exit_codes import ExitCode, exit_code_help, exit_code_of
-from orin_rerank.errors import ErrorKind, OrinRerankError, OverloadedError
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-
-def classes(root: type[OrinRerankError] = OrinRerankError) -> Iterator[type[OrinRerankError]]:
-    yield root
-    for child in root.__subclasses__():
-        yield from classes(child)
-
-
-def an_error(of: type[OrinRerankError]) -> OrinRerankError:
-    return of("m", retry_after_s=1.0) if issubclass(of, OverloadedError) else of("m")
+from orin_rerank.errors import ErrorKind
 
 
 def test_every_error_has_a_code_that_is_no_success() -> None:
-    codes = {of: exit_code_of(an_error(of)) for of in classes()}
+    codes = {of: exit_code_of(an_error(of)) for of in error_classes()}
     assert set(codes) >= {errors.DatasetError, errors.ImageDecodeError, errors.SelfTestError}
     assert ExitCode.OK not in codes.values()
 
 
 def test_kinds_do_not_share_a_code() -> None:
-    by_kind = {of.kind: exit_code_of(an_error(of)) for of in classes() if of.__module__ == errors.__name__}
+    by_kind = {of.kind: exit_code_of(an_error(of)) for of in error_classes() if of.__module__ == errors.__name__}
     assert set(by_kind) == set(ErrorKind)
     assert len(set(by_kind.values())) == len(ErrorKind)
 

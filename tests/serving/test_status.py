@@ -4,15 +4,10 @@ import grpc
 import pytest
 from google.rpc import error_details_pb2, status_pb2
 
+from fakes.errors import an_error, error_classes
 from orin_rerank import errors
 from orin_rerank.errors import ErrorKind, ImageDecodeError, OrinRerankError, OverloadedError
 from orin_rerank.serving.status import ERROR_DOMAIN, code_of, to_status
-
-
-def _classes(root):
-    yield root
-    for child in root.__subclasses__():
-        yield from _classes(child)
 
 
 def _details(status):
@@ -21,13 +16,9 @@ def _details(status):
     return status_pb2.Status.FromString(value)
 
 
-def _make(cls):
-    return cls("a message", item="an.item", **({"retry_after_s": 1.0} if issubclass(cls, OverloadedError) else {}))
-
-
-@pytest.mark.parametrize("cls", list(_classes(OrinRerankError)), ids=lambda cls: cls.__name__)
+@pytest.mark.parametrize("cls", list(error_classes()), ids=lambda cls: cls.__name__)
 def test_every_error_has_a_status_with_its_code_and_item(cls):
-    status = to_status(_make(cls))
+    status = to_status(an_error(cls, "a message", "an.item"))
     rich = _details(status)
     info = error_details_pb2.ErrorInfo()
     assert rich.details[0].Unpack(info)
@@ -37,7 +28,7 @@ def test_every_error_has_a_status_with_its_code_and_item(cls):
 
 
 def test_codes_are_unique_so_that_a_client_can_match_on_them():
-    codes = [cls.code for cls in _classes(OrinRerankError) if cls is not OrinRerankError]
+    codes = [cls.code for cls in error_classes() if cls is not OrinRerankError]
     codes.remove(errors.InternalError.code)  # shares the root's
     assert len(codes) == len(set(codes))
 
