@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import io
 import random
+import tempfile
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
 from PIL import Image
 
+from graph.on_processor import on_processor
 from orin_rerank.engines.bundle import Bundle
 from orin_rerank.engines.onnxruntime_engine import OnnxRuntimeEngine
 from orin_rerank.engines.pool import PackCapacity
@@ -22,7 +25,6 @@ from orin_rerank.prompt.tokenizer import PromptTokenizer
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
-    from pathlib import Path
 
     from orin_rerank.prompt.encoded import EncodedRequest, EncodedSegment
 
@@ -35,9 +37,19 @@ def make_engine(
     bundle: Bundle, dialect: Dialect, precision: Precision = Precision.FP32, *, threads: int = 1, tokens: int = 2048
 ) -> OnnxRuntimeEngine:
     graph = bundle.graph(dialect, precision)
+    text = bundle.folder / graph.text
+    with tempfile.TemporaryDirectory() as folder:
+        if (dialect, precision) == (Dialect.FUSED, Precision.FP16):
+            text = on_processor(text, Path(folder))
+        return _engine(bundle, text, graph.vision, precision, threads, tokens)
+
+
+def _engine(
+    bundle: Bundle, text: Path, vision: str | None, precision: Precision, threads: int, tokens: int
+) -> OnnxRuntimeEngine:
     return OnnxRuntimeEngine(
-        bundle.folder / graph.text,
-        None if graph.vision is None else bundle.folder / graph.vision,
+        text,
+        None if vision is None else bundle.folder / vision,
         bundle.manifest.prompt.image,
         PackCapacity.of_model(
             bundle.manifest.architecture,
@@ -48,6 +60,7 @@ def make_engine(
         threads=threads,
         precision=precision.value,
         pool_timeout_s=5.0,
+        weights=bundle.folder,
     )
 
 

@@ -33,19 +33,22 @@ __all__ = [
     "pack_outputs",
 ]
 
-_TEXT: Final = ("ids", "cos", "sin", "prefix_id", "document_id", "last", "known", "known_id", "keep")
+_TEXT: Final = ("ids", "cos", "sin", "last", "known", "keep")
+_MASK: Final = ("prefix_id", "document_id", "known_id")
 _VISUAL: Final = ("visual_index", "visual")
 _GEOMETRY: Final = ("position_index", "position_weight", "cos", "sin")
 
 
-def pack_inputs(arrays: PackArrays, *, visual: bool) -> NamedArrays:
+def pack_inputs(arrays: PackArrays, *, visual: bool, masked: bool = True) -> NamedArrays:
     """The decoder's inputs.
 
     Args:
         arrays: The pack.
         visual: Whether the decoder takes visual features.
+        masked: Whether it takes what says who sees whom, rather than pages (`packing.pages`).
     """
-    inputs = {name: getattr(arrays, name) for name in (*_TEXT, *(_VISUAL if visual else ()))}
+    names = (*_TEXT, *(_MASK if masked else ()), *(_VISUAL if visual else ()))
+    inputs = {name: getattr(arrays, name) for name in names}
     if visual:
         inputs.update({f"deepstack_{tap}": values for tap, values in enumerate(arrays.deepstack)})
     return inputs

@@ -10,6 +10,7 @@ Both are one class. What differs is where the buffers lie, and how a session is 
 
 from __future__ import annotations
 
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from orin_rerank.engines.cuda_errors import as_engine_error
@@ -27,6 +28,8 @@ from orin_rerank.engines.onnxruntime_sessions import cpu_session, cuda_session
 from orin_rerank.engines.pool import BufferPool, ImageCapacity
 from orin_rerank.engines.port import EngineInfo
 from orin_rerank.errors import DeviceLostError, InternalError
+from orin_rerank.graph.attention import page_rows
+from orin_rerank.packing.pages import paged
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -85,17 +88,19 @@ class OnnxRuntimeEngine:
         try:
             self._text = self._session(text, weights)
             self._vision = self._session(vision, weights) if vision is not None else None
+            self._paged = any(node.name == "page_row" for node in self._text.get_inputs())
+            self._page_rows = page_rows(2 * capacity.half_head)
             images = None
             if vision is not None and image is not None:
                 images = ImageCapacity.of_model(image, taps=capacity.taps, hidden=capacity.hidden)
-            self._pool = BufferPool(
+            self._streams = [] if cuda is None else [cuda.stream() for _ in range(threads)]
+            self._pool = BufferPool(  # last, since nothing else that fails would give it back
                 capacity,
                 threads,
                 pool_timeout_s,
                 images=images,
                 allocate=allocate or (PlainBlock if cuda is None else cuda_block(cuda)),
             )
-            self._streams = [] if cuda is None else [cuda.stream() for _ in range(threads)]
         except BaseException:
             if cuda is not None:
                 cuda.close()
@@ -123,8 +128,9 @@ class OnnxRuntimeEngine:
 
     def run(self, arrays: PackArrays, probe: Probe | None = None) -> None:
         """Runs the decoder over a packed sequence, writing `arrays.margin` and `arrays.kept`."""
-        inputs = pack_inputs(arrays, visual=self._vision is not None)
-        self._run(self._text, inputs, pack_outputs(arrays), probe)
+        inputs = pack_inputs(arrays, visual=self._vision is not None, masked=not self._paged)
+        pages = paged(arrays, self._page_rows) if self._paged else {}
+        self._run(self._text, inputs, pack_outputs(arrays), probe, pages)
 
     def encode_images(self, images: Sequence[EncodedImage], probe: Probe | None = None) -> list[Float32Array]:
         """Runs the vision encoder on images of one common grid; in several runs where the buffers hold fewer."""
@@ -161,10 +167,12 @@ class OnnxRuntimeEngine:
         inputs: Mapping[str, npt.NDArray[Any]],
         outputs: Mapping[str, npt.NDArray[Any]],
         probe: Probe | None,
+        small: Mapping[str, npt.NDArray[Any]] = MappingProxyType({}),
     ) -> None:
-        """Runs on the buffers' own memory, or on its mirror: ONNX Runtime copies only what a probe brings or asks for.
+        """Runs on the buffers' own memory, or on its mirror.
 
-        The arrays are views of one slot.
+        The arrays are views of one slot, but for those in `small`, and what a probe brings or asks for: those ONNX
+        Runtime copies.
         """
         block = self._pool.block
         where = "cuda" if block.on_device else "cpu"
@@ -174,11 +182,10 @@ class OnnxRuntimeEngine:
             binding.bind_input(name, where, ordinal, array.dtype, array.shape, block.address_of(array))
         for name, array in outputs.items():
             binding.bind_output(name, where, ordinal, array.dtype, array.shape, block.address_of(array))
-        if probe is not None:
-            for name, array in probe.inputs.items():
-                binding.bind_input(name, "cpu", 0, array.dtype, array.shape, array.ctypes.data)
-            for name in probe.outputs:
-                binding.bind_output(name, "cpu")
+        for name, array in {**small, **(probe.inputs if probe is not None else {})}.items():
+            binding.bind_input(name, "cpu", 0, array.dtype, array.shape, array.ctypes.data)
+        for name in probe.outputs if probe is not None else ():
+            binding.bind_output(name, "cpu")
         self._transfer(block.enqueue_upload, [*inputs.values(), *mark_unwritten(outputs)])
         self._compute(session, binding)
         self._transfer(block.enqueue_download, outputs.values())

@@ -76,6 +76,9 @@ def cuda_session(graph: Path, weights: Path | None, ordinal: int) -> Any:
         "arena_extend_strategy": "kSameAsRequested",
         # Matrix products in float32 are so for a reason; TF32 has float16's mantissa.
         "use_tf32": "0",
+        # Of the attention kernels, the flash one and the memory-efficient one. cuDNN's, which newer GPUs are given by
+        # default, is built anew for every length that it meets.
+        "sdpa_kernel": "3",
     }
     session = _session(graph, weights, options, [(_CUDA, provider)])
     if _CUDA not in session.get_providers():

@@ -167,6 +167,16 @@ class GraphBuilder:
         stored = int(_STORED[where.dtype])
         return name if to is None or to == stored else self.op("Cast", name, name=f"{names[0]}/cast", to=to)
 
+    @property
+    def narrow(self) -> bool:
+        """Whether values stay in float16 between products: all but the residual stream and what is summed up.
+
+        ONNX Runtime computes on a GPU operator by operator, each of which reads and writes the GPU's memory: what is
+        twice as wide takes twice as long (docs/decisions/0010-fused-float16.md). A compiler joins operators, and what
+        lies between them costs it nothing.
+        """
+        return self.dialect is Dialect.FUSED and self.precision is Precision.FP16
+
     def linear(
         self,
         value: str,
@@ -176,17 +186,29 @@ class GraphBuilder:
         shape: tuple[int, int] | None = None,
         name: str = "linear",
     ) -> str:
-        """`value @ weight.T (+ bias)`, as the graph's form has it; float32 in and out.
+        """`value @ weight.T (+ bias)`, as the graph's form has it.
+
+        In and out it is float32, or float16 where the graph is narrow.
 
         Args:
-            value: float32 `[rows, in]`.
+            value: `[rows, in]`.
             names: Weights `[out, in]`; several side by side are one product.
             place: Name of the `Place`.
             bias: Name of a tensor `[out]`.
             shape: The weight's, where it is stored with more axes.
             name: Of the product.
         """
-        return self.form.linear(self, Product(value, names, place, bias, shape, name))
+        if not self.narrow or self.form.narrow:
+            return self.form.linear(self, Product(value, names, place, bias, shape, name, narrow=self.narrow))
+        return self.narrowed(self.form.linear(self, Product(self.widened(value), names, place, bias, shape, name)))
+
+    def narrowed(self, value: str) -> str:
+        """What `linear` takes, from what is float32."""
+        return self.cast(value, self.precision.onnx_type) if self.narrow else value
+
+    def widened(self, value: str) -> str:
+        """What `linear` gave, as float32."""
+        return self.cast(value, TensorProto.FLOAT) if self.narrow else value
 
     def rows(self, table: str, index: str, name: str) -> str:
         """float32 rows of a table of weights, as the graph's form has it."""

@@ -20,7 +20,7 @@ does in full precision. One graph thus tells what each place alone does to the m
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Final, TypeAlias
+from typing import TYPE_CHECKING, ClassVar, Final, TypeAlias
 
 import numpy as np
 from onnx import TensorProto
@@ -57,6 +57,7 @@ class ObservedForm(FloatForm):
         smoothing: float32 `[channels]` of a place: what its activation is divided by before it is looked at.
     """
 
+    narrow: ClassVar[bool] = False
     places: Sequence[Place]
     smoothing: Mapping[str, npt.NDArray[np.float32]] = field(default_factory=dict)
     _seen: dict[str, str] = field(default_factory=dict)
@@ -101,6 +102,7 @@ class SwitchedForm(FloatForm):
         weight_scales: For each weight's name float32 `[out]`: the steps of its smoothed rows.
     """
 
+    narrow: ClassVar[bool] = False
     places: Sequence[Place]
     scheme: Scheme
     weight_scales: Mapping[str, npt.NDArray[np.float32]]

@@ -8,7 +8,7 @@ one in which every place can be switched to INT8 while it runs.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, ClassVar, Final, Protocol
 
 import numpy as np
 from onnx import TensorProto
@@ -28,12 +28,13 @@ class Product:
     """`value @ weight.T (+ bias)`.
 
     Attributes:
-        value: float32 `[rows, in]`.
+        value: `[rows, in]`, float32 unless the product is narrow.
         weights: Names of tensors `[out, in]`; several side by side are one product.
         place: Name of the `Place`.
         bias: Name of a tensor `[out]`.
         shape: The weight's, where it is stored with more axes.
         name: Of the node.
+        narrow: Whether value and result are in the graph's precision rather than float32.
     """
 
     value: str
@@ -42,13 +43,18 @@ class Product:
     bias: str | None
     shape: tuple[int, int] | None
     name: str
+    narrow: bool = False
 
 
 class ProductForm(Protocol):
     """How products are written."""
 
+    @property
+    def narrow(self) -> bool:
+        """Whether narrow products can be written."""
+
     def linear(self, b: GraphBuilder, product: Product) -> str:
-        """Writes a product; float32 in and out."""
+        """Writes a product."""
 
     def rows(self, b: GraphBuilder, table: str, index: str, name: str) -> str:
         """Writes the lookup of rows in a table of weights; float32 out."""
@@ -60,10 +66,16 @@ class ProductForm(Protocol):
 class FloatForm:
     """Floating point, in the graph's precision."""
 
+    narrow: ClassVar[bool] = True
+
     def linear(self, b: GraphBuilder, product: Product) -> str:
         """Writes a product."""
         kind = b.precision.onnx_type
         weight = b.weight(*product.weights, to=kind, shape=product.shape)
+        if product.narrow:
+            result = b.op("Gemm", product.value, weight, transB=1, name=product.name)
+            # As an input of Gemm it would be spread over the result first, which takes three times as long.
+            return result if product.bias is None else b.op("Add", result, b.weight(product.bias, to=kind))
         return self.gemm(b, product, b.cast(product.value, kind), weight)
 
     def rows(self, b: GraphBuilder, table: str, index: str, name: str) -> str:

@@ -13,7 +13,7 @@ zero point; constants are cast and multiplied, which its runtime does once, at s
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 from onnx import TensorProto
@@ -36,6 +36,7 @@ class QuantizedForm(FloatForm):
         scheme: What is INT8.
     """
 
+    narrow: ClassVar[bool] = False
     scheme: Scheme
     _rounded: dict[str, str] = field(default_factory=dict)
     _reaches: dict[str, str] = field(default_factory=dict)

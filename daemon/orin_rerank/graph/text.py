@@ -28,13 +28,14 @@ layer computes queries, attention and feed-forward for the N last tokens only, s
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING
 
 import numpy as np
 import onnx
 from onnx import TensorProto
 
-from orin_rerank.graph.builder import Dialect, GraphBuilder, Precision
+from orin_rerank.graph.attention import MASKED, Pages, fused_attention, primitive_attention
+from orin_rerank.graph.builder import RUNTIME_DOMAIN, Dialect, GraphBuilder, Precision
 from orin_rerank.graph.weights import MARGIN_ROW, WeightFile, WeightSpec
 
 if TYPE_CHECKING:
@@ -42,10 +43,6 @@ if TYPE_CHECKING:
     from orin_rerank.graph.product import ProductForm
 
 __all__ = ["embedding_name", "text_graph", "text_weights"]
-
-_MASKED: Final[dict[int, float]] = {TensorProto.FLOAT: -1e30, TensorProto.FLOAT16: -3e4}
-"""By the type of the products, what a score becomes that may not count, or what is added to it: finite in that type, so
-that no arithmetic on it gives NaN, and exp() of it is 0. With float16's infinity a runtime's attention gave NaN."""
 
 
 def _prefix(vl: bool) -> str:
@@ -122,6 +119,7 @@ class _TextGraph:
     _known: str = ""
     _keep: str = ""
     _kept: list[str] = field(default_factory=list)
+    _pages: Pages | None = None
 
     def write(self) -> onnx.ModelProto:
         b, arch = self.b, self.arch
@@ -129,8 +127,8 @@ class _TextGraph:
         half = arch.head_dim // 2
         cos = b.input("cos", TensorProto.FLOAT, ["tokens", half])
         sin = b.input("sin", TensorProto.FLOAT, ["tokens", half])
-        prefix_id = b.input("prefix_id", TensorProto.INT32, ["tokens"])
-        document_id = b.input("document_id", TensorProto.INT32, ["tokens"])
+        if b.narrow:
+            cos, sin = b.narrowed(cos), b.narrowed(sin)
         hidden = b.rows(embedding_name(vl=self.vl), ids, "embedding")
         deepstack: list[str] = []
         if self.vl:
@@ -143,14 +141,19 @@ class _TextGraph:
         kind = b.precision.onnx_type
         known_shape: list[int | str] = [arch.layers, 2, "known", arch.kv_heads, arch.head_dim]
         self._known = b.input("known", kind, known_shape)
-        known_id = b.input("known_id", TensorProto.INT32, ["known"])
         self._keep = b.input("keep", TensorProto.INT32, ["keep"])
-        mask = self._mask(prefix_id, document_id, known_id)
+        mask = mask_of_last = ""
+        if b.narrow:
+            self._pages = Pages.declare(b, arch, last)
+        else:
+            prefix_id = b.input("prefix_id", TensorProto.INT32, ["tokens"])
+            document_id = b.input("document_id", TensorProto.INT32, ["tokens"])
+            known_id = b.input("known_id", TensorProto.INT32, ["known"])
+            mask = self._mask(prefix_id, document_id, known_id)
+            mask_of_last = self._mask(prefix_id, document_id, known_id, last)
         for i in range(arch.layers):
             final = i == arch.layers - 1
-            rows = None
-            if final:
-                rows, mask = last, self._mask(prefix_id, document_id, known_id, last)
+            rows, mask = (last, mask_of_last) if final else (None, mask)
             with b.scope(f"layers.{i}"):
                 hidden = self._layer(i, hidden, (cos, sin), mask, rows)
                 if i < self.taps and not final:  # a document's last token is text, to which no feature is added
@@ -198,7 +201,7 @@ class _TextGraph:
             every = b.op("Concat", b.op("Equal", known_prefix, row_prefix), seen, axis=1, name="seen")
             if b.dialect is Dialect.PRIMITIVE:
                 return every
-            masked = b.constant(_MASKED[b.precision.onnx_type], np.float32)
+            masked = b.constant(MASKED[b.precision.onnx_type], np.float32)
             return b.op("Where", every, b.constant(0.0, np.float32), masked, name="bias")
 
     def _layer(self, i: int, hidden: str, rotary: tuple[str, str], mask: str, rows: str | None) -> str:
@@ -206,19 +209,28 @@ class _TextGraph:
         b = self.b
         name = f"{_prefix(self.vl)}layers.{i}."
         with b.scope("attention"):
-            normed = self._rms_norm(hidden, b.weight(f"{name}input_layernorm.weight"))
+            normed = b.narrowed(self._rms_norm(hidden, b.weight(f"{name}input_layernorm.weight")))
             attended = self._attention(i, normed, rotary, mask, rows)
             output = b.linear(attended, f"{name}self_attn.o_proj.weight", place=f"layers.{i}.output", name="output")
             residual = hidden if rows is None else b.op("Gather", hidden, rows, axis=0)
-            hidden = b.op("Add", residual, output, name="residual")
+            hidden = b.op("Add", residual, b.widened(output), name="residual")
         with b.scope("mlp"):
-            normed = self._rms_norm(hidden, b.weight(f"{name}post_attention_layernorm.weight"))
+            normed = b.narrowed(self._rms_norm(hidden, b.weight(f"{name}post_attention_layernorm.weight")))
             wide = self.arch.intermediate
             widths = {f"{name}mlp.gate_proj.weight": wide, f"{name}mlp.up_proj.weight": wide}
-            gate, up = self._project(normed, widths, f"layers.{i}.gate_up", "gate_up")
-            gated = b.op("Mul", b.op("Mul", gate, b.op("Sigmoid", gate)), up, name="gated")
+            # Cutting up what is that wide costs more than a second product, and either product fills a GPU.
+            gate, up = self._project(normed, widths, f"layers.{i}.gate_up", "gate_up", merged=not b.narrow)
+            gated = b.op("Mul", self._silu(gate), up, name="gated")
             down = b.linear(gated, f"{name}mlp.down_proj.weight", place=f"layers.{i}.down", name="down")
-            return b.op("Add", hidden, down, name="residual")
+            return b.op("Add", hidden, b.widened(down), name="residual")
+
+    def _silu(self, value: str) -> str:
+        b = self.b
+        if b.narrow:
+            # In float16, ONNX Runtime's Sigmoid, and what it makes of it and Mul, is 1 less something for a negative
+            # number: a hundredth off at -4, whereas ScaledSiLU computes in float32.
+            return b.op("ScaledSiLU", value, domain=RUNTIME_DOMAIN, alpha=1.0, name="silu")
+        return b.op("Mul", value, b.op("Sigmoid", value))
 
     def _attention(self, i: int, normed: str, rotary: tuple[str, str], mask: str, rows: str | None) -> str:
         """Attention of `normed` `[S, H]` to itself; returns `[rows, heads * head_dim]`."""
@@ -244,15 +256,17 @@ class _TextGraph:
         query = self._heads(query, nq, f"{name}q_norm.weight", query_cos, query_sin)
         key = self._heads(key, nkv, f"{name}k_norm.weight", cos, sin)
         kind = b.precision.onnx_type
-        key, value = self._with_known(i, b.cast(key, kind), b.cast(b.op("Unsqueeze", value, b.shape(0)), kind))
-        if b.dialect is Dialect.FUSED:
-            return self._fused_attention(query, key, value, mask)
-        return self._primitive_attention(query, key, value, mask)
+        value = b.op("Unsqueeze", value, b.shape(0))
+        if self._pages is not None:
+            return self._pages.attend(query, key, value, self._with_known(i, key, value), last=rows is not None)
+        key, value = self._with_known(i, b.cast(key, kind), b.cast(value, kind))
+        attend = fused_attention if b.dialect is Dialect.FUSED else primitive_attention
+        return attend(b, arch, query, key, value, mask)
 
-    def _project(self, value: str, widths: dict[str, int], place: str, name: str) -> list[str]:
+    def _project(self, value: str, widths: dict[str, int], place: str, name: str, *, merged: bool = True) -> list[str]:
         """Products of `value` with several weights that lie side by side, given with their output widths."""
         b = self.b
-        if not self.merged:
+        if not (self.merged and merged):
             return [b.linear(value, weight, place=place, name=name) for weight in widths]
         product = b.linear(value, *widths, place=place, name=name)
         return b.split(product, *widths.values())
@@ -273,61 +287,14 @@ class _TextGraph:
                 joined.append(b.op("Concat", known, new, axis=1))
         return joined[0], joined[1]
 
-    def _primitive_attention(self, query: str, key: str, value: str, mask: str) -> str:
-        """`[1, heads, rows, D]` by `[1, heads, D, C + S]`, the form that TensorRT makes one kernel of.
-
-        That kernel keeps no scores. For 8 key heads with 4 query heads each, stacked so that nothing is repeated, it is
-        three: at 5,120 tokens the scores take 5 GB, and from 11,000 on they have more elements than a kernel can count
-        (docs/decisions/0009-attention-in-one-kernel.md).
-        """
-        b, arch = self.b, self.arch
-        kind = b.precision.onnx_type
-        scaled = b.op("Mul", query, b.constant(arch.head_dim**-0.5, np.float32))
-        queries = self._split_heads(b.cast(scaled, kind), arch.heads, [0, 2, 1, 3])
-        keys = self._split_heads(key, arch.kv_heads, [0, 2, 3, 1])
-        values = self._split_heads(value, arch.kv_heads, [0, 2, 1, 3])
-        scores = b.cast(b.op("MatMul", queries, keys, name="scores"), TensorProto.FLOAT)
-        seen = b.op("Unsqueeze", mask, b.shape(0, 1))
-        masked = b.op("Where", seen, scores, b.constant(_MASKED[kind], np.float32))
-        weights = b.cast(b.op("Softmax", masked, axis=-1), kind)
-        mixed = b.cast(b.op("MatMul", weights, values, name="mixed"), TensorProto.FLOAT)
-        return b.op("Reshape", b.op("Transpose", mixed, perm=[0, 2, 1, 3]), b.shape(-1, arch.heads * arch.head_dim))
-
-    def _split_heads(self, value: str, heads: int, perm: list[int]) -> str:
-        """`[1, rows, heads * D]` as `[1, rows, query heads, D]`, a head for each that shares it; then permuted."""
-        b, arch = self.b, self.arch
-        if heads != arch.heads:
-            apart = b.op("Reshape", value, b.shape(1, -1, heads, 1, arch.head_dim))
-            value = b.op("Expand", apart, b.shape(1, 1, 1, arch.heads // heads, 1))
-        return b.op("Transpose", b.op("Reshape", value, b.shape(1, -1, arch.heads, arch.head_dim)), perm=perm)
-
-    def _fused_attention(self, query: str, key: str, value: str, bias: str) -> str:
-        b, arch = self.b, self.arch
-        kind = b.precision.onnx_type
-        attributes: dict[str, Any] = {
-            "scale": arch.head_dim**-0.5,
-            "softmax_precision": int(TensorProto.FLOAT),
-            "name": "fused",
-        }
-        if not b.precision.half:
-            counts: dict[str, Any] = {"q_num_heads": arch.heads, "kv_num_heads": arch.kv_heads}
-            return b.op("Squeeze", b.op("Attention", query, key, value, bias, **counts, **attributes), b.shape(0))
-        # Given flat float16 rows whose heads share keys, ONNX Runtime 1.23 reads memory that nobody wrote.
-        heads = [
-            b.op("Transpose", b.op("Reshape", x, b.shape(1, -1, count, arch.head_dim)), perm=[0, 2, 1, 3])
-            for x, count in ((b.cast(query, kind), arch.heads), (key, arch.kv_heads), (value, arch.kv_heads))
-        ]
-        mixed = b.cast(b.op("Attention", *heads, b.cast(bias, kind), **attributes), TensorProto.FLOAT)
-        rows = b.op("Transpose", mixed, perm=[0, 2, 1, 3])
-        return b.op("Reshape", rows, b.shape(-1, arch.heads * arch.head_dim))
-
     def _heads(self, value: str, heads: int, norm: str, cos: str, sin: str) -> str:
         """Norms each head of `[rows, heads * D]` and turns it by its row's angles; returns `[1, rows, heads * D]`.
 
         The first half of a head turns against the second.
         """
         b, d = self.b, self.arch.head_dim
-        normed = self._rms_norm(b.op("Reshape", value, b.shape(-1, heads, d)), b.weight(norm))
+        gain = b.weight(norm, to=b.precision.onnx_type if b.narrow else None)
+        normed = self._rms_norm(b.op("Reshape", value, b.shape(-1, heads, d)), gain)
         with b.scope("rotary"):
             if b.dialect is Dialect.FUSED:
                 flat = b.op("Reshape", normed, b.shape(1, -1, heads * d))

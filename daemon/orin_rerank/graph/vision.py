@@ -119,12 +119,12 @@ class _VisionGraph:
         position_weight = b.input("position_weight", TensorProto.FLOAT, ["grid", 4])
         cos = b.input("cos", TensorProto.FLOAT, ["grid", half])
         sin = b.input("sin", TensorProto.FLOAT, ["grid", half])
-        with b.scope("rotary"):  # [P, D/2] -> [P, 1, D/2], against [B, P, heads, D/2]
-            cos, sin = (b.op("Unsqueeze", x, b.shape(1)) for x in (cos, sin))
-        hidden = self._embed(patches, position_index, position_weight)
+        hidden = self._embed(b.narrowed(patches), position_index, position_weight)
         taps = {layer: j for j, layer in enumerate(arch.deepstack_layers)}
         deepstack = []
         grid = b.op("Shape", position_index, end=1)
+        with b.scope("rotary"):
+            cos, sin = (self._angles(x, hidden, grid) for x in (cos, sin))
         for i in range(arch.layers):
             with b.scope(f"blocks.{i}"):
                 hidden = self._block(i, hidden, cos, sin, grid)
@@ -142,14 +142,26 @@ class _VisionGraph:
         )
         return b.model()
 
+    def _angles(self, table: str, hidden: str, grid: str) -> str:
+        """The rotary table `[P, D/2]` as `_attention` takes it.
+
+        That is `[P, 1, D/2]`, against `[B, P, heads, D/2]`; where one operator turns heads, `[1, B * P, D/2]`.
+        """
+        b, half = self.b, self.arch.head_dim // 2
+        if not b.narrow:
+            return b.op("Unsqueeze", table, b.shape(1))
+        by_image = b.op("Reshape", hidden, b.op("Concat", b.shape(-1), grid, b.shape(self.arch.hidden), axis=0))
+        shape = b.op("Concat", b.op("Shape", by_image, end=2), b.shape(half), axis=0)
+        return b.op("Reshape", b.op("Expand", b.narrowed(table), shape), b.shape(1, -1, half))
+
     def _embed(self, patches: str, index: str, weight: str) -> str:
         """Patch embedding plus the position table between its four nearest rows."""
         b, arch = self.b, self.arch
         with b.scope("embedding"):
             name = f"{_P}patch_embed.proj"
             flat = (arch.hidden, arch.patch_values)
-            hidden = b.linear(
-                patches, f"{name}.weight", place="patches", bias=f"{name}.bias", shape=flat, name="patches"
+            hidden = b.widened(
+                b.linear(patches, f"{name}.weight", place="patches", bias=f"{name}.bias", shape=flat, name="patches")
             )
             rows = b.op("Gather", b.weight(POSITION_TABLE, to=TensorProto.FLOAT), index, axis=0)
             position = b.op(
@@ -161,15 +173,15 @@ class _VisionGraph:
     def _block(self, i: int, hidden: str, cos: str, sin: str, grid: str) -> str:
         name = f"{_P}blocks.{i}."
         with self.b.scope("attention"):
-            normed = self._layer_norm(hidden, f"{name}norm1")
+            normed = self.b.narrowed(self._layer_norm(hidden, f"{name}norm1"))
             attended = self._attention(i, normed, cos, sin, grid)
             output = self._linear(attended, f"{name}attn.proj", f"blocks.{i}.output", "output")
-            hidden = self.b.op("Add", hidden, output, name="residual")
+            hidden = self.b.op("Add", hidden, self.b.widened(output), name="residual")
         with self.b.scope("mlp"):
-            normed = self._layer_norm(hidden, f"{name}norm2")
-            wide = self._linear(normed, f"{name}mlp.linear_fc1", f"blocks.{i}.fc1", "fc1")
-            narrow = self._linear(self._gelu_tanh(wide), f"{name}mlp.linear_fc2", f"blocks.{i}.fc2", "fc2")
-            return self.b.op("Add", hidden, narrow, name="residual")
+            normed = self.b.narrowed(self._layer_norm(hidden, f"{name}norm2"))
+            grown = self._linear(normed, f"{name}mlp.linear_fc1", f"blocks.{i}.fc1", "fc1")
+            shrunk = self._linear(self._gelu_tanh(grown), f"{name}mlp.linear_fc2", f"blocks.{i}.fc2", "fc2")
+            return self.b.op("Add", hidden, self.b.widened(shrunk), name="residual")
 
     def _linear(self, value: str, tensors: str, place: str, name: str) -> str:
         return self.b.linear(value, f"{tensors}.weight", place=place, bias=f"{tensors}.bias", name=name)
@@ -178,6 +190,8 @@ class _VisionGraph:
         """Full attention within each image; `[B * P, hidden]` in and out."""
         b, arch = self.b, self.arch
         merged = self._linear(normed, f"{_P}blocks.{i}.attn.qkv", f"blocks.{i}.qkv", "qkv")
+        if b.narrow:
+            return self._narrow_attention(merged, cos, sin, grid)
         shape = b.op("Concat", b.shape(-1), grid, b.shape(3 * arch.heads, arch.head_dim), axis=0)
         heads = b.op("Reshape", merged, shape)
         query, key, value = b.ops("Split", 3, heads, b.shape(arch.heads, arch.heads, arch.heads), axis=2)
@@ -198,10 +212,31 @@ class _VisionGraph:
             mixed = b.matmul(b.op("Softmax", scores, axis=-1), value, "mixed")
         return b.op("Reshape", b.op("Transpose", mixed, perm=[0, 2, 1, 3]), b.shape(-1, arch.hidden))
 
+    def _narrow_attention(self, merged: str, cos: str, sin: str, grid: str) -> str:
+        """The same of `[B * P, 3 * hidden]`, where one operator turns heads and another takes them side by side."""
+        b, arch = self.b, self.arch
+        turned = []
+        query, key, value = b.split(merged, arch.hidden, arch.hidden, arch.hidden)
+        with b.scope("rotary"):
+            for part in (query, key):
+                row = b.op("Unsqueeze", part, b.shape(0))
+                turned.append(b.op("RotaryEmbedding", row, cos, sin, num_heads=arch.heads, name="fused"))
+        shape = b.op("Concat", b.shape(-1), grid, b.shape(arch.hidden), axis=0)
+        mixed = b.op(
+            "Attention",
+            *(b.op("Reshape", x, shape) for x in (*turned, value)),
+            q_num_heads=arch.heads,
+            kv_num_heads=arch.heads,
+            scale=arch.head_dim**-0.5,
+            softmax_precision=int(TensorProto.FLOAT),
+            name="fused",
+        )
+        return b.op("Reshape", mixed, b.shape(-1, arch.hidden))
+
     def _merge(self, name: str, place: str, rows: str) -> str:
-        """The merger's two layers: `[B * P / merge**2, hidden * merge**2]` to `[.., out_hidden]`."""
-        wide = self._linear(rows, f"{name}.linear_fc1", f"{place}.fc1", "fc1")
-        return self._linear(self._gelu(wide), f"{name}.linear_fc2", f"{place}.fc2", "fc2")
+        """The merger's two layers: `[B * P / merge**2, hidden * merge**2]` to `[.., out_hidden]`, float32 both."""
+        wide = self._linear(self.b.narrowed(rows), f"{name}.linear_fc1", f"{place}.fc1", "fc1")
+        return self.b.widened(self._linear(self._gelu(wide), f"{name}.linear_fc2", f"{place}.fc2", "fc2"))
 
     def _shuffle(self, value: str) -> str:
         """Joins the patches of a merge block, which lie side by side, into one row."""

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+import shutil
 import threading
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
-import onnx
 import pytest
 from onnx import TensorProto, helper
 
@@ -32,7 +32,6 @@ if TYPE_CHECKING:
 pytestmark = needs_compiler
 
 MINI = Path(__file__).parents[3] / "engines" / "mini"
-DIALECTS = (Dialect.PRIMITIVE, Dialect.FUSED)
 PRECISIONS = (Precision.FP16, Precision.INT8_FP16)
 SIZES = {"2b": VL_2B, "8b": VL_8B}
 
@@ -45,19 +44,7 @@ def mini() -> Architecture:
 @pytest.fixture(scope="module")
 def mini_int8(mini: Architecture, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[GraphEntry]]:
     folder = tmp_path_factory.mktemp("mini-int8")
-    return folder, write_random_model(folder, mini, Precision.INT8_FP16, DIALECTS)
-
-
-def copy_graphs(source: Path, out: Path, entry: GraphEntry) -> None:
-    """Copies a pair of graphs; fused attention without what TensorRT does not take, see the test of that."""
-    for name in (entry.text, entry.vision):
-        assert name is not None
-        model = onnx.load(str(source / name), load_external_data=False)
-        for node in model.graph.node:
-            if node.op_type == "Attention":
-                precision = next(a for a in node.attribute if a.name == "softmax_precision")
-                node.attribute.remove(precision)
-        (out / name).write_bytes(model.SerializeToString())
+    return folder, write_random_model(folder, mini, Precision.INT8_FP16, [Dialect.PRIMITIVE])
 
 
 def compile_pair(folder: Path, entry: GraphEntry, architecture: Architecture, weights: Path | None = None) -> int:
@@ -73,17 +60,17 @@ def compile_pair(folder: Path, entry: GraphEntry, architecture: Architecture, we
     return total
 
 
-@pytest.mark.parametrize("dialect", DIALECTS)
 def test_the_mini_in_float16_and_int8(
-    mini: Architecture, mini_int8: tuple[Path, list[GraphEntry]], dialect: Dialect, tmp_path: Path
+    mini: Architecture, mini_int8: tuple[Path, list[GraphEntry]], tmp_path: Path
 ) -> None:
-    folder, entries = mini_int8
-    half = Bundle.open(MINI).graph(dialect, Precision.FP16)
-    int8 = next(entry for entry in entries if entry.dialect is dialect)
+    folder, (int8,) = mini_int8
+    half = Bundle.open(MINI).graph(Dialect.PRIMITIVE, Precision.FP16)
     # The graphs here, their weights there
     stored, plans = [], []
     for entry, weights in ((half, MINI), (int8, folder)):
-        copy_graphs(weights, tmp_path, entry)
+        for name in (entry.text, entry.vision):
+            assert name is not None
+            shutil.copy(weights / name, tmp_path)
         stored.append((weights / "model.safetensors").stat().st_size)
         plans.append(compile_pair(tmp_path, entry, mini, weights))
     # Plans hold the weights once and as they are stored; what is compiled comes on top.
@@ -91,23 +78,21 @@ def test_the_mini_in_float16_and_int8(
     assert stored[1] < plans[1] < plans[0] - (stored[0] - stored[1]) / 2
 
 
-def test_the_fused_dialect_asks_for_more_than_tensorrt_takes(mini: Architecture, tmp_path: Path) -> None:
-    """It is for other runtimes: it says that softmax is float32, which TensorRT does not let a graph say."""
-    graph = MINI / "text.fused.fp16.onnx"
-    with pytest.raises(GraphRefusedError, match="softmax precision") as caught:
-        compile_graph(graph, tmp_path, text_ladder(mini))
-    assert caught.value.item == "text.fused.fp16.onnx: layers.0/attention/fused"
+def test_the_fused_dialect_is_not_for_tensorrt(mini: Architecture, tmp_path: Path) -> None:
+    """In float16 it has ONNX Runtime's own operators."""
+    write_graph_pair(tmp_path, mini, model_weights(mini, "F16"), Dialect.FUSED, Precision.FP16)
+    with pytest.raises(GraphRefusedError, match="PagedAttention") as caught:
+        compile_graph(tmp_path / "text.fused.fp16.onnx", tmp_path, text_ladder(mini), weights=MINI)
+    assert caught.value.item == "text.fused.fp16.onnx: layers.0/attention/paged"
 
 
 @pytest.mark.parametrize("precision", PRECISIONS)
 @pytest.mark.parametrize("size", SIZES)
 def test_true_widths_with_two_layers(size: str, precision: Precision, tmp_path: Path) -> None:
     architecture = cut(SIZES[size], layers=2, vocabulary=1024)
-    entries = write_random_model(tmp_path, architecture, precision, DIALECTS)
+    (entry,) = write_random_model(tmp_path, architecture, precision, [Dialect.PRIMITIVE])
     weights = (tmp_path / "model.safetensors").stat().st_size
-    for entry in entries:
-        copy_graphs(tmp_path, tmp_path, entry)
-        assert weights < compile_pair(tmp_path, entry, architecture) < weights * 1.25 + (64 << 20)
+    assert weights < compile_pair(tmp_path, entry, architecture) < weights * 1.25 + (64 << 20)
     (tmp_path / "model.safetensors").unlink()  # up to a gigabyte, which pytest would keep for three runs
 
 
