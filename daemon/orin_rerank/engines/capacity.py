@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from orin_rerank.prompt.profile import ImageProfile
 
 __all__ = [
+    "VISION_PATCHES",
     "ImageCapacity",
     "PackCapacity",
     "Regions",
@@ -31,8 +32,8 @@ __all__ = [
 Regions: TypeAlias = "dict[str, tuple[npt.DTypeLike, int]]"
 """Element type and most elements of each array of a slot, in the order in which they lie there."""
 
-_IMAGE_PATCHES: Final = 1024
-"""Patches of small images that one run of the vision encoder takes together, where a single image needs fewer."""
+VISION_PATCHES: Final = 1024
+"""Most patches of one run of the vision encoder, unless a single image has more."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,7 +128,7 @@ class ImageCapacity:
     def of_model(cls, profile: ImageProfile, *, taps: int, hidden: int) -> ImageCapacity:
         """Room for the largest image that the prompt path lets through, or some small ones."""
         return cls(
-            patches=max(most_patches(profile), _IMAGE_PATCHES),
+            patches=max(most_patches(profile), VISION_PATCHES),
             patch_width=patch_width(profile),
             half_head=profile.head_dim // 2,
             merge=profile.merge_size**2,

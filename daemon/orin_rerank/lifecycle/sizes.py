@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from orin_rerank.engines.bundle import WEIGHTS_FILE
+from orin_rerank.engines.capacity import VISION_PATCHES
 from orin_rerank.engines.footprint import EngineKind
 from orin_rerank.engines.memory_plan import MemoryBudget, ModelSize
 from orin_rerank.engines.memory_planner import plan_memory
@@ -43,9 +44,6 @@ LADDER: Final = (64, 128, 192, 256, 384, 512, 768, 1024)
 
 DOCUMENT_TOKENS: Final = 64
 """Of a document in the packs that are timed."""
-
-VISION_PATCHES: Final = 1024
-"""Most patches of one run of the vision encoder, unless a single image has more."""
 
 
 @dataclass(frozen=True, slots=True)
