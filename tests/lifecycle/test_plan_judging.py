@@ -59,7 +59,7 @@ class Seen(CompileSpectator):
 
     warnings: list[str] = field(default_factory=list)
     judged: list[tuple[int, int]] = field(default_factory=list)
-    records: list[GateRecord] = field(default_factory=list)
+    records: list[GateRecord | None] = field(default_factory=list)
     interrupt: int | None = None
 
     def on_warning(self, warning: str) -> None:
@@ -70,7 +70,7 @@ class Seen(CompileSpectator):
         if done == self.interrupt:
             raise KeyboardInterrupt
 
-    def on_verdict(self, engine: object, record: GateRecord) -> None:
+    def on_verdict(self, engine: object, record: GateRecord | None) -> None:
         self.records.append(record)
 
 
@@ -118,9 +118,7 @@ def board(made: Made, tmp_path: Path) -> Board:
 
 
 COARSE = 4.0
-"""Golden pairs come out as they should, and the judged set tells."""
-WRONG = 8.0
-"""Golden pairs tell."""
+"""A compiler that rounds so much more coarsely than the graph says."""
 
 
 def test_what_passes_is_installed_with_its_record_and_served(board: Board) -> None:
@@ -137,6 +135,7 @@ def test_what_passes_is_installed_with_its_record_and_served(board: Board) -> No
     assert (record.dataset, record.thresholds) == (processor.gate.dataset, processor.gate.thresholds)
     assert record.report.total.reference == processor.gate.report.total.reference
     assert record.report.total.correlation != processor.gate.report.total.correlation, "it is another engine"
+    assert (len(record.golden or ()), processor.gate.golden) == (2, None)
     assert "execute_async_v3" in board.gpu.calls
     assert (board.gpu.memory, board.gpu.opened_by) == ([], None)
     serving, reason = board.served()
@@ -170,12 +169,9 @@ def test_what_is_refused_is_installed_for_the_daemon_to_say_why(board: Board) ->
 def test_what_passed_stays_in_service_where_what_comes_after_does_not(board: Board) -> None:
     """The same graphs and the same timing cache may give another engine."""
     passed = board.build(INT8)[0].plans
-    for coarse, why in (
-        (COARSE, "the int8-fp16 plans that passed before stay in service"),
-        (WRONG, "do not compute on this GPU what the INT8 engine does: golden/pairs.jsonl:"),
-    ):
+    for coarse in (COARSE, 4 * COARSE, math.nan):
         board.compiler.coarse = coarse
-        with pytest.raises(RefusedPrecisionError, match=why):
+        with pytest.raises(RefusedPrecisionError, match="the int8-fp16 plans that passed before stay in service"):
             board.build(INT8, again=True)
         assert board.compiler.compiled == ["1- text.plan", "1- vision.plan"]
         assert board.plans.find(passed.manifest.key) == passed
@@ -207,6 +203,7 @@ def test_a_lack_of_memory_costs_no_plan(board: Board) -> None:
     (warning,) = board.seen.warnings
     assert "could not be judged on this GPU: text.plan: no execution context could be made, since memory ran" in warning
     assert "the same command tries again, and compiles nothing again for it" in warning
+    assert board.seen.records == [None]
     assert board.served()[0] == "tensorrt fp16"
     board.build()
     assert (board.compiler.compiled, board.seen.warnings) == ([], [])
@@ -221,6 +218,33 @@ def test_a_lost_gpu_ends_it(board: Board) -> None:
     board.gpu = FakeGpu(integrated=True)
     board.build(INT8)
     assert board.compiler.compiled == []
+
+
+def test_plans_are_held_to_their_own_golden_margins(board: Board) -> None:
+    """Those of the INT8 engine are the processor's, from which a GPU that ranks as well may be further away."""
+    plans = board.build(INT8)[0].plans
+    path = plans.folder / PLAN_GATE_FILE
+    record = GateRecord.from_json(path.read_text())
+    assert record.golden is not None
+    for golden, why in (
+        ([margin + 0.15 for margin in record.golden], "golden/pairs.jsonl:1: the model gives"),
+        (record.golden[1:], "golden/pairs.jsonl: 2 pairs, and margins of 1"),
+    ):
+        path.write_text(dataclasses.replace(record, golden=tuple(golden)).to_json())
+        machine = with_gpu(FakeGpu(integrated=True))
+        model = load_model(board.at.bundle.folder, SETTINGS, store=board.at.store, accelerators=machine)
+        model.close()
+        assert model.info.name == "onnxruntime-cpu"
+        assert why in model.engine_reason
+
+
+def test_plans_that_do_not_load_are_thrown_away(board: Board) -> None:
+    board.gpu.failing["deserialize_cuda_engine"] = "Error Code 1: Serialization (magicTag == kEXPECTED_MAGIC_TAG)"
+    with pytest.raises(RefusedPrecisionError, match=r"do not load on the GPU .* for: text\.plan: "):
+        board.build(INT8)
+    board.build(INT8)
+    assert board.compiler.compiled == ["1- text.plan", "1- vision.plan"], "again, and from the beginning"
+    assert board.served()[0] == "tensorrt int8-fp16"
 
 
 @pytest.mark.parametrize("text", [None, "{}"])

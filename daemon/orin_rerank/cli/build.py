@@ -195,9 +195,11 @@ def _show(compiled: list[CompiledEngine], removed: list[RemovedPlans], out: Cons
             f"{engine.work.precision}: {plans} {how}, {size}",
             f"  for {key.gpu}, {key.runtime}, {key.platform}; key {key.digest[:12]}",
         ]
-        if engine.gate is not None:
-            lines.append(f"  gate on this GPU: {gate_summary(engine.gate)}")
-        for line in (*lines, f"  {engine.plans.folder}"):
+        for line in lines:
             out.print(line, markup=False, soft_wrap=True)
+        if engine.gate is not None:
+            style = "green" if engine.gate.verdict.passed else "yellow"
+            out.print(f"  gate on this GPU: {gate_summary(engine.gate)}", style=style, markup=False, soft_wrap=True)
+        out.print(f"  {engine.plans.folder}", markup=False, soft_wrap=True)
     for one in removed:
         out.print(str(one), markup=False, soft_wrap=True)

@@ -136,10 +136,15 @@ class ShownBuild(CompileSpectator):
         state = f"{done} of {total} queries" if done else "loading the plans"
         self._progress.update(self._gates[engine.precision], completed=done, state=state)
 
-    def on_verdict(self, engine: EngineToCompile, record: GateRecord) -> None:
+    def on_verdict(self, engine: EngineToCompile, record: GateRecord | None) -> None:
         """Says what came of it; why not, if it was refused, is a warning or the error that ends the command."""
         self._rest.go_on()
-        if engine.precision in self._gates:
+        task = self._gates.get(engine.precision)
+        if task is None:
+            return  # it was judged before
+        if record is None:
+            self._progress.update(task, visible=False)
+        else:
             self._say(f"{engine.precision} gate: {gate_summary(record)}")
 
     def _move_all(self) -> None:

@@ -12,7 +12,6 @@ from orin_rerank.errors import (
     OrinRerankError,
     PlanError,
     RefusedPrecisionError,
-    SelfTestError,
 )
 from orin_rerank.lifecycle.precision import HOW_TO_REPLACE_PLANS, PLAN_GATE_FILE, recorded_gate
 
@@ -83,8 +82,8 @@ class CompileSpectator:
     def on_judging(self, engine: EngineToCompile, done: int, total: int) -> None:
         """So many queries of the judged set have been scored with INT8 plans, of so many."""
 
-    def on_verdict(self, engine: EngineToCompile, record: GateRecord) -> None:
-        """This is what the gate saw of INT8 plans; they need not have passed."""
+    def on_verdict(self, engine: EngineToCompile, record: GateRecord | None) -> None:
+        """This is what the gate saw of INT8 plans, which need not have passed; None where it came to nothing."""
 
 
 class Compilation:
@@ -154,6 +153,7 @@ class Compilation:
             except DeviceLostError:
                 raise
             except (EngineError, PlanError) as error:
+                self._spectator.on_verdict(self._work, None)
                 raise self._unjudged(error, staged) from error
             plans.attach(PLAN_GATE_FILE, record.to_json())
         self._spectator.on_verdict(self._work, record)
@@ -167,7 +167,7 @@ class Compilation:
     def _unjudged(self, error: OrinRerankError, staged: StagedPlans | None) -> RefusedPrecisionError:
         """The error to raise where plans came to no scores; they are thrown away if it is their own fault."""
         plans = f"the {self._work.precision} plans"
-        if not isinstance(error, (SelfTestError, PlanError)):
+        if not isinstance(error, PlanError):
             return RefusedPrecisionError(
                 f"{plans} could not be judged on this GPU: {error}; the same command tries again, and compiles nothing "
                 "again for it"
@@ -175,7 +175,7 @@ class Compilation:
         if staged is not None:
             staged.discard()
         return RefusedPrecisionError(
-            f"{plans} do not compute on this GPU what the INT8 engine does: {error}; {HOW_TO_REPLACE_PLANS}"
+            f"{plans} do not load on the GPU that they were compiled for: {error}; {HOW_TO_REPLACE_PLANS}"
         )
 
     def _has_passed(self, source: str) -> bool:

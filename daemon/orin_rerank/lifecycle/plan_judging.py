@@ -24,7 +24,7 @@ from orin_rerank.lifecycle.model import LoadedModel
 from orin_rerank.lifecycle.pack_timing import measure_budget
 from orin_rerank.lifecycle.precision import subject_of
 from orin_rerank.lifecycle.runners import runner_over
-from orin_rerank.lifecycle.self_test import HALF_TOLERANCE, read_golden_pairs, self_test
+from orin_rerank.lifecycle.self_test import golden_margin, read_golden_pairs
 from orin_rerank.lifecycle.sizes import limited_prompt
 from orin_rerank.packing.budget import TokenBudget
 from orin_rerank.prompt.encoder import PromptEncoder
@@ -101,7 +101,11 @@ class PlanJudge:
         return cls(int8, judged, reference, settings, accelerators)
 
     def judge(self, plans: PlanSet, tell: Callable[[int, int], None]) -> GateRecord:
-        """Loads plans as serving does, compares golden pairs, and scores the judged set.
+        """Loads plans as serving does, and scores golden pairs and the judged set.
+
+        The golden margins of the INT8 engine are the processor's. What a GPU gives may be as good and further from them
+        than kernels of one kind are from each other, so these plans are held to full precision here, and to their own
+        golden margins at every start.
 
         Args:
             plans: The plans, of this machine's key.
@@ -113,17 +117,17 @@ class PlanJudge:
         Raises:
             TensorRtMissingError: If TensorRT is missing.
             PlanError: If the plans are damaged, or TensorRT does not take what it has made.
-            SelfTestError: If they do not reproduce the INT8 engine's golden pairs, which serving asks for as well.
             EngineError: If the GPU cannot be used, or memory runs out.
             DeviceLostError: If the GPU is lost; only another process can use it.
         """
         tell(0, self.judged.queries)
         model = self._load(plans)
+        golden: tuple[float, ...] | None
         try:
-            self_test(model, read_golden_pairs(self.int8.bundle), max(HALF_TOLERANCE, self.int8.tolerance))
+            golden = tuple(golden_margin(model, pair) for pair in read_golden_pairs(self.int8.bundle))
             candidate = self.judged.score(model.runner, model.encoder, model.budget, tell).queries
         except NonFiniteScoreError:
-            candidate = without_scores(self.reference)
+            candidate, golden = without_scores(self.reference), None
         finally:
             model.close()
         return GateRecord(
@@ -131,6 +135,7 @@ class PlanJudge:
             self.judged.digest,
             self.int8.gate.thresholds,
             compare(self.reference, candidate),
+            golden,
         )
 
     def _load(self, plans: PlanSet) -> LoadedModel:

@@ -4,23 +4,34 @@ from __future__ import annotations
 
 import json
 import shutil
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import PurePosixPath
 from typing import TYPE_CHECKING, Final
 
 from orin_rerank.engines.bundle import GOLDEN_FILE, Bundle
-from orin_rerank.errors import BundleError, DatasetError, SelfTestError
+from orin_rerank.errors import BundleError, DatasetError, InvalidRequestError, SelfTestError
 from orin_rerank.evaluation.dataset import parse_content
 from orin_rerank.prompt.content import Content, RerankInput
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterable, Iterator, Sequence
     from pathlib import Path
 
     from orin_rerank.lifecycle.model import LoadedModel
     from orin_rerank.prompt.encoded import Float32Array
+    from orin_rerank.prompt.encoder import PromptEncoder
 
-__all__ = ["HALF_TOLERANCE", "TOLERANCE", "GoldenPair", "read_golden_pairs", "record_golden_pairs", "self_test"]
+__all__ = [
+    "HALF_TOLERANCE",
+    "TOLERANCE",
+    "GoldenPair",
+    "golden_margin",
+    "read_golden_pairs",
+    "record_golden_pairs",
+    "self_test",
+    "unchanged_pairs",
+    "with_margins",
+]
 
 TOLERANCE: Final = 1e-3
 """How far a float32 engine's margin may be from the reference's; a margin is typically between -10 and 10."""
@@ -67,6 +78,18 @@ def read_golden_pairs(bundle: Bundle) -> Iterator[GoldenPair]:
             raise BundleError(f"is malformed: {error}", item=place) from error
 
 
+def with_margins(pairs: Iterable[GoldenPair], margins: Sequence[float]) -> Iterator[GoldenPair]:
+    """Golden pairs with the margins of another engine.
+
+    Raises:
+        BundleError: If there is not one margin for each.
+    """
+    found = list(pairs)
+    if len(found) != len(margins):
+        raise BundleError(f"{len(found)} pairs, and margins of {len(margins)}", item=GOLDEN_FILE)
+    return (replace(pair, margin=margin) for pair, margin in zip(found, margins, strict=True))
+
+
 def record_golden_pairs(bundle: Bundle, out: Path, score: Callable[[RerankInput], Float32Array]) -> list[str]:
     """Writes a bundle's golden pairs into a bundle derived from it, with the margins of the derived one's engine.
 
@@ -96,6 +119,30 @@ def record_golden_pairs(bundle: Bundle, out: Path, score: Callable[[RerankInput]
     return names
 
 
+def unchanged_pairs(pairs: Iterable[GoldenPair], own: PromptEncoder, limited: PromptEncoder) -> Iterator[GoldenPair]:
+    """Golden pairs that lower limits leave as they are; of what these cut, the reference's margins say nothing.
+
+    Args:
+        pairs: The bundle's.
+        own: The prompt path with the model's own limits.
+        limited: The one that serves.
+    """
+
+    def encoded(encoder: PromptEncoder, pair: GoldenPair) -> tuple[bytes, bytes] | None:
+        try:
+            request = encoder.encode(RerankInput(pair.query, [pair.document], pair.instruction))
+        except InvalidRequestError:  # pictures that do not fit
+            return None
+        return request.prefix.digest, request.documents[0].digest
+
+    return (pair for pair in pairs if encoded(own, pair) == encoded(limited, pair))
+
+
+def golden_margin(model: LoadedModel, pair: GoldenPair) -> float:
+    """What a model gives a golden pair."""
+    return float(model.rerank(RerankInput(pair.query, [pair.document], pair.instruction)).margins[0])
+
+
 def self_test(model: LoadedModel, pairs: Iterator[GoldenPair], tolerance: float = TOLERANCE) -> float:
     """Scores golden pairs; also the first real work that a fresh engine does.
 
@@ -112,8 +159,7 @@ def self_test(model: LoadedModel, pairs: Iterator[GoldenPair], tolerance: float 
     """
     worst = 0.0
     for number, pair in enumerate(pairs, start=1):
-        request = RerankInput(pair.query, [pair.document], pair.instruction)
-        margin = float(model.rerank(request).margins[0])
+        margin = golden_margin(model, pair)
         difference = abs(margin - pair.margin)
         if not difference <= tolerance:  # a golden margin of NaN is a difference too
             raise SelfTestError(

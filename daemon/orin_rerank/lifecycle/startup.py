@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from orin_rerank.engines.bundle import TOKENIZER_FILE, Bundle
@@ -24,7 +25,14 @@ from orin_rerank.lifecycle.model import LoadedModel
 from orin_rerank.lifecycle.pack_timing import measure_budget
 from orin_rerank.lifecycle.precision import HOW_TO_GET_INT8, find_int8, passed_reason, read_plan_gate
 from orin_rerank.lifecycle.runners import processor_engine, runner_over
-from orin_rerank.lifecycle.self_test import HALF_TOLERANCE, TOLERANCE, read_golden_pairs, self_test
+from orin_rerank.lifecycle.self_test import (
+    HALF_TOLERANCE,
+    TOLERANCE,
+    read_golden_pairs,
+    self_test,
+    unchanged_pairs,
+    with_margins,
+)
 from orin_rerank.lifecycle.sizes import GraphFiles, limited_prompt, processor_plan
 from orin_rerank.packing.budget import TokenBudget
 from orin_rerank.prompt.encoder import PromptEncoder
@@ -41,6 +49,7 @@ if TYPE_CHECKING:
     from orin_rerank.engines.settings import EngineSettings
     from orin_rerank.lifecycle.compile_target import CompileTarget
     from orin_rerank.lifecycle.precision import TrustedInt8
+    from orin_rerank.quantization.gate import GateRecord
 
 __all__ = ["load_model"]
 
@@ -96,6 +105,21 @@ def load_model(
     return _Startup(bundle, settings, report, store, accelerators or Accelerators()).load()
 
 
+@dataclass(frozen=True, slots=True)
+class _Terms:
+    """On what terms a model is served.
+
+    Attributes:
+        reason: Why it is computed in this precision and in no other.
+        tolerance: How far its margins may be from its golden ones.
+        golden: Margins of the golden pairs by this very engine; None where the bundle's own are to be met.
+    """
+
+    reason: str
+    tolerance: float
+    golden: tuple[float, ...] | None = None
+
+
 class _Startup:
     """Goes down the ladder of engines until one serves."""
 
@@ -114,7 +138,7 @@ class _Startup:
         self._accelerators = accelerators
         self._int8: TrustedInt8 | None = None
         self._not_int8 = "full precision was asked for"
-        self._int8_on_gpu = ""
+        self._gate_of_plans: GateRecord | None = None
         self._verified = False
         self._problems: list[str] = []
 
@@ -168,20 +192,25 @@ class _Startup:
         """The best engine on a GPU, None if there is none."""
         int8, full = self._int8, self._bundle
         if int8 is not None:
-            tolerance = max(HALF_TOLERANCE, int8.tolerance)
-            model = self._try("TensorRT", int8.bundle, Precision.INT8_FP16, lambda: self._int8_on_gpu, tolerance)
+            model = self._try("TensorRT", int8.bundle, Precision.INT8_FP16, lambda: self._terms_of_plans(int8))
             if model is not None or self._settings.precision is PrecisionChoice.INT8:
                 return model
         reason = (
             self._not_int8 if int8 is None else f"an INT8 engine is installed, but not on this GPU: {self._skipped}"
         )
-        return self._try("TensorRT", full, Precision.FP16, lambda: reason, HALF_TOLERANCE) or self._try(
-            "ONNX Runtime", full, Precision.FP16, lambda: reason, HALF_TOLERANCE
+        terms = _Terms(reason, HALF_TOLERANCE)
+        return self._try("TensorRT", full, Precision.FP16, lambda: terms) or self._try(
+            "ONNX Runtime", full, Precision.FP16, lambda: terms
         )
 
-    def _try(
-        self, where: str, bundle: Bundle, precision: Precision, reason: Callable[[], str], tolerance: float
-    ) -> LoadedModel | None:
+    def _terms_of_plans(self, int8: TrustedInt8) -> _Terms:
+        """Those of INT8 plans, once `_plans` has found them."""
+        gate = self._gate_of_plans
+        assert gate is not None
+        tolerance = HALF_TOLERANCE if gate.golden is not None else max(HALF_TOLERANCE, int8.tolerance)
+        return _Terms(passed_reason(gate, "on this GPU"), tolerance, gate.golden)
+
+    def _try(self, where: str, bundle: Bundle, precision: Precision, terms: Callable[[], _Terms]) -> LoadedModel | None:
         """An engine on a GPU; None where it cannot be had, and the reason is kept and said."""
         settings, machine, find = self._settings, self._accelerators, self._plans
 
@@ -193,7 +222,7 @@ class _Startup:
             return onnxruntime_engine(bundle, precision, settings, encoder, machine)
 
         try:
-            return self._load(bundle, build, reason, tolerance)
+            return self._load(bundle, build, terms)
         except DeviceLostError:
             raise  # in this process nothing of it can be used any more, nor is it known what went wrong before
         except (BundleError, StoreError, EngineError) as error:
@@ -211,24 +240,20 @@ class _Startup:
         """The plans for this machine; of INT8, only ones that passed a gate of their own on it."""
         plans = installed_plans(bundle, precision, self._settings, target, PlanStore(self._engines().root))
         if bundle.manifest.source is not None:
-            self._int8_on_gpu = passed_reason(read_plan_gate(plans, bundle.manifest.source), "on this GPU")
+            self._gate_of_plans = read_plan_gate(plans, bundle.manifest.source)
         return plans
 
     def _on_processor(self) -> LoadedModel:
         int8 = self._int8
         if int8 is not None:
             try:
-                return self._load(
-                    int8.bundle,
-                    self._processor(int8.bundle, Precision.INT8),
-                    lambda: int8.reason,
-                    int8.tolerance,
-                )
+                processor = self._processor(int8.bundle, Precision.INT8)
+                return self._load(int8.bundle, processor, lambda: _Terms(int8.reason, int8.tolerance))
             except (BundleError, StoreError, EngineError) as error:
                 self._not_int8 = f"{_REFUSED}: {error}"
                 self._without_int8(error)
         processor = self._processor(self._bundle, Precision.FP32)
-        return self._load(self._bundle, processor, lambda: self._not_int8, TOLERANCE)
+        return self._load(self._bundle, processor, lambda: _Terms(self._not_int8, TOLERANCE))
 
     def _processor(self, bundle: Bundle, precision: Precision) -> Callable[[PromptEncoder], tuple[Engine, MemoryPlan]]:
         def build(encoder: PromptEncoder) -> tuple[Engine, MemoryPlan]:
@@ -244,13 +269,12 @@ class _Startup:
         self,
         bundle: Bundle,
         build: Callable[[PromptEncoder], tuple[Engine, MemoryPlan]],
-        reason: Callable[[], str],
-        tolerance: float,
+        terms: Callable[[], _Terms],
     ) -> LoadedModel:
         """Loads a bundle with the engine that `build` makes, given the prompt path with the model's own limits.
 
         What memory does not hold is cut where requests are encoded.
-        Why it is served in this precision is asked once there is an engine.
+        The terms are asked for once there is an engine.
         """
         if bundle is self._bundle and not self._verified:
             bundle.verify(self._report)
@@ -258,11 +282,13 @@ class _Startup:
         manifest, settings = bundle.manifest, self._settings
         self._report("building the engine")
         tokenizer = PromptTokenizer.from_file(bundle.folder / TOKENIZER_FILE)
-        engine, memory = build(PromptEncoder(manifest.prompt, tokenizer))
+        own = PromptEncoder(manifest.prompt, tokenizer)
+        engine, memory = build(own)
         runner = runner_over(engine, memory)
         prompt = limited_prompt(manifest.prompt, memory)
         model: LoadedModel | None = None
         try:
+            agreed = terms()
             if settings.token_budget is not None:
                 budget = TokenBudget.fixed(settings.token_budget)
             else:
@@ -275,12 +301,17 @@ class _Startup:
                 PromptEncoder(prompt, tokenizer),
                 runner,
                 budget,
-                reason(),
+                agreed.reason,
                 manifest.source,
                 engine_reason="; ".join(filter(None, (self._why_this_engine, memory.limits))),
             )
             self._report("comparing golden pairs")
-            self_test(model, read_golden_pairs(bundle), tolerance)
+            pairs = read_golden_pairs(bundle)
+            if agreed.golden is not None:
+                pairs = with_margins(pairs, agreed.golden)
+            elif prompt != manifest.prompt:
+                pairs = unchanged_pairs(pairs, own, model.encoder)
+            self_test(model, pairs, agreed.tolerance)
         except BaseException:
             (model or runner).close()
             raise

@@ -142,12 +142,15 @@ class GateRecord:
         dataset: SHA-256 of the evaluation set.
         thresholds: By which it was judged.
         report: The comparison: INT8 is the candidate, full precision the reference.
+        golden: What the engine gave the bundle's golden pairs when it was judged, in their order, to compare with at
+            every start; None where the bundle itself has its margins.
     """
 
     subject: GateSubject
     dataset: str
     thresholds: GateThresholds
     report: PairedReport
+    golden: tuple[float, ...] | None = None
 
     @property
     def verdict(self) -> GateVerdict:
@@ -164,6 +167,7 @@ class GateRecord:
             "thresholds": asdict(self.thresholds),
             "verdict": {"passed": verdict.passed, "reasons": list(verdict.reasons)},
             "report": self.report.as_dict(),
+            **({} if self.golden is None else {"golden": list(self.golden)}),
         }
         return json.dumps({**value, "sha256": json_digest(value)}, indent=1, allow_nan=False) + "\n"
 
@@ -185,6 +189,7 @@ class GateRecord:
                 str(value["dataset"]),
                 GateThresholds(**{field.name: value["thresholds"][field.name] for field in fields(GateThresholds)}),
                 PairedReport.from_dict(value["report"]),
+                tuple(map(float, value["golden"])) if "golden" in value else None,
             )
             passed = value["verdict"]["passed"] is True
         except (KeyError, TypeError, ValueError, AttributeError, SettingsError) as error:
