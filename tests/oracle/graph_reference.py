@@ -51,6 +51,12 @@ class Reference:
         self._row = head[tokenizer.yes_id] - head[tokenizer.no_id] if row is None else torch.from_numpy(row)
 
     def margin(self, prefix: EncodedSegment, document: EncodedSegment) -> float:
+        """logit(yes) - logit(no) of a pair."""
+        with torch.no_grad():
+            return float(self.hidden(prefix, document) @ self._row)
+
+    def hidden(self, prefix: EncodedSegment, document: EncodedSegment) -> torch.Tensor:
+        """What the head is given, `[hidden]`, on the model's device."""
         ids = torch.from_numpy(np.concatenate((prefix.ids, document.ids)).astype(np.int64))[None]
         inputs = {"input_ids": ids, "attention_mask": torch.ones_like(ids), "use_cache": False}
         images = (*prefix.images, *document.images)
@@ -64,6 +70,7 @@ class Reference:
                 patches.append(torch.from_numpy(out))
             inputs["pixel_values"] = torch.cat(patches)
             inputs["image_grid_thw"] = torch.tensor([[1, *image.grid] for image in images])
+        device = self._row.device
+        moved = {name: value.to(device) if isinstance(value, torch.Tensor) else value for name, value in inputs.items()}
         with torch.no_grad():
-            hidden = self._model.model(**inputs).last_hidden_state[0, -1]
-            return float(hidden @ self._row)
+            return self._model.model(**moved).last_hidden_state[0, -1]
