@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+from engines.running import make_encoder, noise_picture
 from engines.tensorrt.fake_bindings import FakeGpu
+from lifecycle.conftest import write_golden
 from lifecycle.test_compile import ORIN, Machine, fated
 from lifecycle.test_device_choice import RELEASE, install_plans, with_gpu
 from orin_rerank.engines.bundle import Bundle
@@ -19,14 +22,18 @@ from orin_rerank.engines.settings import DeviceChoice, EngineSettings
 from orin_rerank.engines.store import EngineStore
 from orin_rerank.engines.tensorrt.load import load_engine
 from orin_rerank.engines.tensorrt.runtime import LoadedPlan
-from orin_rerank.errors import GpuMissingError, MemoryShortError, PlanError
+from orin_rerank.errors import GpuMissingError, MemoryShortError, PlanError, SelfTestError
 from orin_rerank.graph.builder import Precision
 from orin_rerank.lifecycle.accelerators import Accelerators
 from orin_rerank.lifecycle.compile_target import CompileTarget
+from orin_rerank.lifecycle.export import ExportOptions, export_checkpoint
 from orin_rerank.lifecycle.model import LoadedModel
 from orin_rerank.lifecycle.plan_work import engine_to_compile
+from orin_rerank.lifecycle.self_test import GoldenPair, unchanged_pairs
 from orin_rerank.lifecycle.startup import load_model
 from orin_rerank.prompt.content import RerankInput, TextPart
+from orin_rerank.prompt.encoder import PromptEncoder
+from orin_rerank.prompt.tokenizer import PromptTokenizer
 
 GIB = 1 << 30
 CPU = EngineSettings(threads=1, token_budget=64, device=DeviceChoice.CPU)
@@ -235,3 +242,31 @@ def test_a_decoders_plan_is_looked_at_before_anything_is_computed(bundle_folder:
     assert gpu.memory == []
     assert gpu.closed == 1
     assert "execute_async_v3" not in gpu.calls
+
+
+def test_golden_pairs_that_the_limits_cut_are_not_compared(
+    checkpoint: Path, margins: list[float], tmp_path: Path
+) -> None:
+    golden = write_golden(tmp_path / "golden", margins)
+    long = {"query": [{"text": "fire"}], "document": [{"text": "engine " * 400}], "margin": 1e6}
+    with (golden / "pairs.jsonl").open("a") as lines:
+        lines.write(json.dumps(long) + "\n")
+    export_checkpoint(checkpoint, tmp_path / "out", ExportOptions(max_tokens=512, min_pixels=1, golden=golden))
+    with pytest.raises(SelfTestError, match="where the reference gave 1000000"):
+        load_model(tmp_path / "out", CPU, accelerators=on(LARGE))
+    load_model(tmp_path / "out", dataclasses.replace(CPU, max_tokens=300), accelerators=on(LARGE)).close()
+
+
+def test_which_golden_pairs_lower_limits_leave_as_they_are(bundle_folder: Path) -> None:
+    bundle = Bundle.open(bundle_folder)
+    own = make_encoder(bundle)
+    prompt = bundle.manifest.prompt
+    assert prompt.image is not None
+    image = dataclasses.replace(prompt.image, max_pixels=64 * 64)
+    tokenizer = PromptTokenizer.from_file(bundle.folder / "tokenizer.json")
+    limited = PromptEncoder(dataclasses.replace(prompt, max_tokens=300, image=image), tokenizer)
+    text, small, large = [TextPart("red")], noise_picture(0, 64, 64), noise_picture(1, 96, 96)
+    documents = (text, [TextPart("engine " * 400)], [small], [large], [small, TextPart("engine")], [small] * 20)
+    pairs = [GoldenPair(text, document, None, number) for number, document in enumerate(documents)]
+    assert [pair.margin for pair in unchanged_pairs(pairs, own, limited)] == [0, 2, 4]
+    assert list(unchanged_pairs(pairs[:5], own, own)) == pairs[:5]
