@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
+import onnx
 import pytest
 from onnx import TensorProto, helper
 
@@ -78,12 +79,49 @@ def test_the_mini_in_float16_and_int8(
     assert stored[1] < plans[1] < plans[0] - (stored[0] - stored[1]) / 2
 
 
-def test_the_fused_dialect_is_not_for_tensorrt(mini: Architecture, tmp_path: Path) -> None:
-    """In float16 it has ONNX Runtime's own operators."""
-    write_graph_pair(tmp_path, mini, model_weights(mini, "F16"), Dialect.FUSED, Precision.FP16)
-    with pytest.raises(GraphRefusedError, match="PagedAttention") as caught:
-        compile_graph(tmp_path / "text.fused.fp16.onnx", tmp_path, text_ladder(mini), weights=MINI)
-    assert caught.value.item == "text.fused.fp16.onnx: layers.0/attention/paged"
+SOFTMAX = "Setting softmax precision is not supported in TensorRT Attention"
+FUSED = (
+    (Precision.FP32, "text", "layers.0/attention/fused", "Attention", SOFTMAX),
+    (Precision.FP32, "vision", "blocks.0/attention/fused", "Attention", SOFTMAX),
+    (Precision.FP16, "text", "layers.0/attention/paged", "PagedAttention", "Plugin not found"),
+    (Precision.FP16, "vision", "blocks.0/attention/fused", "Attention", SOFTMAX),
+)
+"""What NVIDIA's compiler says of the fused dialect, which is ONNX Runtime's: the first node that it refuses."""
+
+
+@pytest.mark.parametrize(("precision", "kind", "node", "operator", "why"), FUSED)
+def test_the_fused_dialect_is_not_for_tensorrt(
+    mini: Architecture, tmp_path: Path, precision: Precision, kind: str, node: str, operator: str, why: str
+) -> None:
+    entry = write_graph_pair(tmp_path, mini, model_weights(mini, "F16"), Dialect.FUSED, precision)
+    name, ladder = (entry.text, text_ladder(mini)) if kind == "text" else (entry.vision, vision_ladder(mini))
+    assert name is not None
+    with pytest.raises(GraphRefusedError) as caught:
+        compile_graph(tmp_path / name, tmp_path, ladder, weights=MINI)
+    assert caught.value.item == f"{name}: {node}"
+    assert f"does not take the graph at its {operator} node: " in caught.value.message
+    assert why in caught.value.message
+
+
+@pytest.mark.parametrize(("precision", "compiles"), [(Precision.FP16, True), (Precision.FP32, False)])
+def test_fused_attention_is_a_matter_of_precision(
+    mini: Architecture, tmp_path: Path, precision: Precision, compiles: bool
+) -> None:
+    """Where nobody asks for softmax in float32 there is a kernel in float16, and none for float32 throughout."""
+    entry = write_graph_pair(tmp_path, mini, model_weights(mini, "F16"), Dialect.FUSED, precision)
+    assert entry.vision is not None
+    model = onnx.load(tmp_path / entry.vision, load_external_data=False)
+    for node in model.graph.node:
+        kept = [attribute for attribute in node.attribute if attribute.name != "softmax_precision"]
+        del node.attribute[:]
+        node.attribute.extend(kept)
+    path = tmp_path / "vision.onnx"
+    path.write_bytes(model.SerializeToString())
+    if compiles:
+        assert compile_graph(path, tmp_path, vision_ladder(mini), weights=MINI).done.layers > 100
+    else:
+        with pytest.raises(BuildError, match="Attention operation was not supported"):
+            compile_graph(path, tmp_path, vision_ladder(mini), weights=MINI)
 
 
 @pytest.mark.parametrize("precision", PRECISIONS)
