@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 __all__ = ["ShownBuild", "gate_summary", "span"]
 
 _STATE_CELLS: Final = 24
+_OPENING_CELLS: Final = 46
 _WAITS: Final = "waits"
 _MOST_WARNINGS: Final = 5
 """The compiler may repeat itself for every layer."""
@@ -50,7 +51,7 @@ class ShownBuild(CompileSpectator):
             SpinnerColumn(finished_text="✓"),
             TextColumn("{task.description}", markup=False),
             BarColumn(bar_width=14),
-            TextColumn("{task.percentage:>3.0f}%"),
+            _Share(),
             TextColumn("{task.fields[state]}", markup=False),
             self._rest,
             console=self._err,
@@ -77,7 +78,7 @@ class ShownBuild(CompileSpectator):
         """Shows what is done before anything is compiled."""
         if self._opening is None:
             self._opening = self._progress.add_task("checking", total=None, state="")
-        self._progress.update(self._opening, state=snippet(what, _STATE_CELLS))
+        self._progress.update(self._opening, state=snippet(what, _OPENING_CELLS))
 
     def on_warning(self, warning: str) -> None:
         """Shows a warning, once."""
@@ -133,8 +134,11 @@ class ShownBuild(CompileSpectator):
         if engine.precision not in self._gates:
             self._gates[engine.precision] = self._progress.add_task(f"{engine.precision} gate", total=total, state="")
             self._rest.pause()
+        task = self._gates[engine.precision]
+        if done <= 1:
+            self._progress.reset(task)  # loading the plans tells nothing of how fast they are
         state = f"{done} of {total} queries" if done else "loading the plans"
-        self._progress.update(self._gates[engine.precision], completed=done, state=state)
+        self._progress.update(task, completed=done, state=state)
 
     def on_verdict(self, engine: EngineToCompile, record: GateRecord | None) -> None:
         """Says what came of it; why not, if it was refused, is a warning or the error that ends the command."""
@@ -159,6 +163,14 @@ class ShownBuild(CompileSpectator):
 
     def _say(self, line: str, style: str = "") -> None:
         self._err.print(Text(line, style=style), soft_wrap=True)
+
+
+class _Share(ProgressColumn):
+    """How much of a task is done, where that is known."""
+
+    def render(self, task: Task) -> Text:
+        """The cell of a bar."""
+        return Text("" if task.total is None else f"{task.percentage:>3.0f}%")
 
 
 class _Rest(ProgressColumn):
