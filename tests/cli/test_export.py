@@ -8,12 +8,14 @@ import json
 import os
 import pty
 import re
+import select
 import shutil
 import signal
 import struct
 import subprocess
 import termios
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
@@ -24,6 +26,9 @@ from graph.checkpoints import TEXT, TOKENIZER, tensors_of, write_checkpoint, wri
 from orin_rerank.engines.bundle import Bundle
 from orin_rerank.graph.architecture import read_architecture
 from orin_rerank.lifecycle.staging import STAGING_FOLDER, Staging
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 
 @pytest.fixture(scope="module")
@@ -38,8 +43,8 @@ def half_a_gigabyte(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def in_terminal(*arguments: str, stop_at: str | None = None) -> tuple[list[str], int]:
-    """Runs the command in a terminal of 100 columns, and sends it Ctrl-C when a line shows a text.
+def in_terminal(*arguments: str, stop_when: Callable[[], bool] = lambda: False) -> tuple[list[str], int]:
+    """Runs the command in a terminal of 100 columns, and sends it Ctrl-C once something is so.
 
     Returns:
         All lines that were ever shown, and the exit code.
@@ -50,12 +55,13 @@ def in_terminal(*arguments: str, stop_at: str | None = None) -> tuple[list[str],
         [COMMAND, *arguments], stdin=subprocess.DEVNULL, stdout=end, stderr=end, env=environment(TERM="xterm")
     )
     os.close(end)
-    shown = ""
+    shown, stopped = "", False
     with contextlib.suppress(OSError):  # the terminal's end
-        while block := os.read(terminal, 1 << 12):
-            shown += block.decode(errors="replace")
-            if stop_at is not None and re.search(stop_at, shown):
-                stop_at = None
+        while True:
+            if select.select([terminal], [], [], 0.005)[0]:
+                shown += os.read(terminal, 1 << 12).decode(errors="replace")
+            if not stopped and stop_when():
+                stopped = True
                 process.send_signal(signal.SIGINT)
     os.close(terminal)
     lines = re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", shown).replace("\r", "\n").splitlines()
@@ -64,12 +70,17 @@ def in_terminal(*arguments: str, stop_at: str | None = None) -> tuple[list[str],
 
 def test_bars_and_what_an_interrupted_export_leaves(half_a_gigabyte: Path, tmp_path: Path) -> None:
     out = tmp_path / "bundle"
-    lines, code = in_terminal("export", str(half_a_gigabyte), str(out), stop_at=r"[34]\d\d\.\d/\d+\.\d MB")
+    journal = out / STAGING_FOLDER / "progress.jsonl"
+    lines, code = in_terminal(
+        "export",
+        str(half_a_gigabyte),
+        str(out),
+        stop_when=lambda: journal.exists() and len(journal.read_text().splitlines()) > 1,
+    )
     assert code == 130
     assert lines[-1] == "stopped; what is written is kept, and the same command goes on from there"
     assert any(re.search(r"writing weights .* \d+\.\d/\d+\.\d MB .*MB/s .*\d:\d\d", line) for line in lines)
     assert not (out / "manifest.json").exists()
-    assert (out / STAGING_FOLDER).exists()
     lines, code = in_terminal("export", str(half_a_gigabyte), str(out))
     assert code == 0
     assert any("checking what is there" in line for line in lines)

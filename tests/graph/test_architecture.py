@@ -87,7 +87,6 @@ def test_what_a_configuration_leaves_out_is_as_transformers_has_it(tmp_path: Pat
         ("vl", "text_config.rope_scaling", {"rope_type": "yarn", "factor": 4}, "text_config.rope_scaling.rope_type"),
         ("vl", "text_config.attention_bias", True, "text_config.attention_bias"),
         ("text", "num_key_value_heads", 3, "num_key_value_heads"),
-        ("text", "head_dim", 15, "config.json"),  # by transformers itself
         ("text", "rope_scaling", {"rope_type": "yarn", "factor": 4.0}, "rope_scaling.rope_type"),
         ("text", "rope_scaling", {"type": "dynamic", "factor": 4.0}, "rope_scaling.type"),
         ("text", "model_type", ["qwen3"], "model_type"),
@@ -155,6 +154,12 @@ def test_the_outer_word_on_the_head_counts(tmp_path: Path, outer: bool | None, i
     if outer is not None:
         config["tie_word_embeddings"] = outer
     assert _read(tmp_path, config).text.tied is tied
+
+
+def test_an_odd_head_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(CheckpointError) as caught:
+        _read(tmp_path, _with("text", "head_dim", 15))
+    assert caught.value.item in {"head_dim", "config.json"}  # here, or by transformers 5 itself
 
 
 def test_an_adapter_without_its_model(tmp_path: Path) -> None:

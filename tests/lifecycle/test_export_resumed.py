@@ -235,7 +235,9 @@ def test_room_is_looked_for_before_anything_is_written(tmp_path: Path) -> None:
     (huge / "config.json").write_text(json.dumps(config))
     shapes = shapes_of(read_architecture(huge))
     write_shards(huge, shapes, 2_000_000_000_000, sparse=True)  # 13 TB of zeros, that take no room
-    with pytest.raises(NoSpaceError, match=r"13\d{3}\.\d\d GB are needed, .* GB are free, .*is kept until") as caught:
+    with pytest.raises(
+        NoSpaceError, match=r"13,\d{3},\d{3}\.\d MB are needed, .* MB are free, .*is kept until"
+    ) as caught:
         export_checkpoint(huge, tmp_path / "out", OPTIONS)
     assert caught.value.item == str(tmp_path / "out")
     assert contents(tmp_path / "out") == before

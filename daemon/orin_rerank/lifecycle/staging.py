@@ -80,7 +80,7 @@ class Staging:
         free = shutil.disk_usage(self.folder).free
         if needed <= free:
             return
-        message = f"{needed / 1e9:.2f} GB are needed, {free / 1e9:.2f} GB are free"
+        message = f"{needed / 1e6:,.1f} MB are needed, {free / 1e6:,.1f} MB are free"
         if (self.out / MANIFEST_FILE).exists():
             message += (
                 ", and the bundle that is there is kept until the new one is whole: remove it, or export elsewhere"
