@@ -10,10 +10,11 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from orin_rerank.engines.graph_files import model_weights, write_graph_pair
-from orin_rerank.graph.architecture import Architecture, TextArchitecture, VisionArchitecture
+from orin_rerank.graph.architecture import Architecture
 from orin_rerank.graph.places import Place, model_places
 from orin_rerank.graph.quantized import QuantizedForm
 from orin_rerank.graph.scheme import ROW_SCALE, Mode, PlaceScheme, Scheme
+from orin_rerank.lifecycle.published import MODELS
 from orin_rerank.quantization.write import quantized_layout
 
 if TYPE_CHECKING:
@@ -24,17 +25,9 @@ if TYPE_CHECKING:
     from orin_rerank.graph.builder import Dialect, Precision
     from orin_rerank.graph.weights import WeightSpec
 
-VL_2B = Architecture(
-    TextArchitecture(2048, 6144, 28, 16, 8, 128, 151936, 1e-6, 5e6, (24, 20, 20), tied=True),
-    VisionArchitecture(1024, 4096, 24, 16, 2048, 3, 16, 2, 2, 2304, (5, 11, 17), 1e4),
+VL_2B, VL_8B, QWEN3_06B, QWEN3_4B, QWEN3_8B = (
+    MODELS[key].size.architecture for key in ("vl-2b", "vl-8b", "0.6b", "4b", "8b")
 )
-VL_8B = Architecture(
-    TextArchitecture(4096, 12288, 36, 32, 8, 128, 151936, 1e-6, 5e6, (24, 20, 20), tied=False),
-    VisionArchitecture(1152, 4304, 27, 16, 4096, 3, 16, 2, 2, 2304, (8, 16, 24), 1e4),
-)
-QWEN3_06B = Architecture(TextArchitecture(1024, 3072, 28, 16, 8, 128, 151669, 1e-6, 1e6, None, tied=True), None)
-QWEN3_4B = Architecture(TextArchitecture(2560, 9728, 36, 32, 8, 128, 151669, 1e-6, 1e6, None, tied=True), None)
-QWEN3_8B = Architecture(TextArchitecture(4096, 12288, 36, 32, 8, 128, 151669, 1e-6, 1e6, None, tied=False), None)
 _BLOCK = 1 << 20
 
 
