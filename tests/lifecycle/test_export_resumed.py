@@ -241,3 +241,7 @@ def test_room_is_looked_for_before_anything_is_written(tmp_path: Path) -> None:
         export_checkpoint(huge, tmp_path / "out", OPTIONS)
     assert caught.value.item == str(tmp_path / "out")
     assert contents(tmp_path / "out") == before
+    with pytest.raises(NoSpaceError):
+        export_checkpoint(huge, tmp_path / "new", OPTIONS)
+    assert not (tmp_path / "new").exists()
+    assert not (tmp_path / "out" / STAGING_FOLDER).exists()

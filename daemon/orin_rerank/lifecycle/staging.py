@@ -11,7 +11,7 @@ import errno
 import fcntl
 import os
 import shutil
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import PurePosixPath
 from typing import TYPE_CHECKING, Final
 
@@ -62,11 +62,12 @@ class Staging:
                     yield
                 except (CheckpointError, BundleError):  # after any other, the same export can go on from here
                     self.discard()
-                    if made and not any(self.out.iterdir()):
-                        self.out.rmdir()
                     raise
             finally:
                 os.close(handle)
+                for folder in (self.folder, self.out)[: 2 if made else 1]:
+                    with suppress(OSError):  # something is in it
+                        folder.rmdir()
 
     def require_space(self, needed: int) -> None:
         """Refuses to begin what cannot be finished.
