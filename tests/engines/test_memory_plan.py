@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from fakes.published import BOARDS, MODELS, image_profile
+from orin_rerank.engines.bundle import Bundle
 from orin_rerank.engines.footprint import EngineKind, overhead_bytes
 from orin_rerank.engines.host_memory import HostMemory, read_host_memory
 from orin_rerank.engines.memory import PlainBlock
@@ -256,7 +257,20 @@ def test_memory_in_all_may_vary_a_little_from_boot_to_boot() -> None:
         low = total // (256 << 20) * (256 << 20)
         assert MemoryBudget.of_machine(low) == MemoryBudget.of_machine(low + (200 << 20))
         assert MemoryBudget.of_gpu(low) == MemoryBudget.of_gpu(low + (200 << 20))
+        assert MemoryBudget.of_processor(low) == MemoryBudget.of_processor(low + (200 << 20))
     assert MemoryBudget.of_machine(GIB).usable_bytes == 0
+
+
+def test_the_mini_is_served_on_small_machines() -> None:
+    """As it was before there was a plan: on every core of a machine with half a gibibyte for each."""
+    manifest = Bundle.open(Path(__file__).parents[2] / "engines" / "mini").manifest
+    size = ModelSize(manifest.architecture, manifest.prompt.image, manifest.prompt.max_tokens, 5)
+    for gibibytes, threads in ((2, 2), (3, 4), (8, 16), (64, 128)):
+        budget, settings = MemoryBudget.of_processor(gibibytes * GIB), EngineSettings(threads=threads)
+        made = plan_memory(size, Precision.FP32, EngineKind.PROCESSOR, budget, settings)
+        assert (made.slots, made.shortened) == (threads, False)
+        assert made.feature_cache_bytes == made.prefix_cache_bytes == 64 << 20
+        assert made.start_bytes < GIB // 2
 
 
 def test_a_gpu_with_its_own_memory_holds_no_caches() -> None:

@@ -86,6 +86,12 @@ class MemoryBudget:
         return cls(total, 3 * _GIB // 2 + total // 25)
 
     @classmethod
+    def of_processor(cls, total_bytes: int) -> MemoryBudget:
+        """Of a processor, which may be a small one: what is reckoned for it is the worst case, and can be swapped."""
+        total = total_bytes // _STEP * _STEP
+        return cls(total, max(_STEP, total // 8))
+
+    @classmethod
     def of_gpu(cls, total_bytes: int) -> MemoryBudget:
         """Of a GPU with memory of its own."""
         total = total_bytes // _STEP * _STEP

@@ -54,7 +54,8 @@ class Target:
     @property
     def budget(self) -> MemoryBudget:
         """Its memory, less what the system needs."""
-        return MemoryBudget.of_machine(self.memory_bytes)
+        of = MemoryBudget.of_machine if self.kind.on_gpu else MemoryBudget.of_processor
+        return of(self.memory_bytes)
 
     @property
     def precisions(self) -> tuple[Precision, Precision]:

@@ -108,7 +108,7 @@ def processor_plan(
     Raises:
         MemoryShortError: If the model does not fit.
     """
-    budget = MemoryBudget.of_machine(host.total_bytes)
+    budget = MemoryBudget.of_processor(host.total_bytes)
     return plan_memory(model_size(bundle, encoder, precision), precision, EngineKind.PROCESSOR, budget, settings)
 
 
