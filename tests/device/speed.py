@@ -18,6 +18,7 @@ import tempfile
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -29,18 +30,21 @@ from transformers_gpu import TransformersOnGpu
 
 from fakes.random_models import VL_8B
 from orin_rerank.engines.cuda import CudaThread
+from orin_rerank.engines.footprint import EngineKind
 from orin_rerank.engines.graph_files import write_graph_pair
+from orin_rerank.engines.host_memory import read_host_memory
+from orin_rerank.engines.memory_plan import MemoryBudget, ModelSize
+from orin_rerank.engines.memory_planner import plan_memory
 from orin_rerank.engines.onnxruntime_engine import OnnxRuntimeEngine
-from orin_rerank.engines.pool import PackCapacity
-from orin_rerank.engines.runner import Runner
+from orin_rerank.engines.settings import EngineSettings
 from orin_rerank.graph.architecture import Architecture, TextArchitecture, VisionArchitecture
 from orin_rerank.graph.builder import Dialect, Precision
 from orin_rerank.graph.weights import MARGIN_ROW, WeightFile
 from orin_rerank.lifecycle.pack_timing import measure_budget
-from orin_rerank.lifecycle.sizes import VISION_PATCHES
+from orin_rerank.lifecycle.runners import runner_over
+from orin_rerank.lifecycle.sizes import gpu_budget
 from orin_rerank.packing.budget import TokenBudget
 from orin_rerank.packing.pack import plan_packs
-from orin_rerank.packing.rotary import RotaryTable
 from orin_rerank.prompt.encoded import EncodedRequest
 
 TINY = Architecture(
@@ -48,42 +52,40 @@ TINY = Architecture(
     VisionArchitecture(32, 64, 2, 2, 64, 3, 16, 2, 2, 64, (0, 1), 1e4),
 )
 BATCHES = (4, 8, 16, 25, 50)
-MAX_TOKENS = 2048 + 1024
-PICTURE_BYTES = 4 << 30
+MAX_TOKENS, SUFFIX_TOKENS = 8192, 5
+"""Of the published models: most tokens of a prefix and a document, and what stands behind that."""
 Figures = dict[str, Any]
 
 
 class Product:
-    """The product's engine, as a daemon's model drives it: packs of a measured length, two at a time."""
+    """The product's engine as a daemon has it: the memory plan's buffers and caches, packs of a measured length."""
 
     def __init__(self, folder: Path, architecture: Architecture, layout: WeightFile, budget: int | None) -> None:
-        gpu = torch.cuda.is_available()
-        precision = Precision.FP16 if gpu else Precision.FP32
+        cuda = CudaThread() if torch.cuda.is_available() else None
+        precision = Precision.FP32 if cuda is None else Precision.FP16
         entry = write_graph_pair(folder, architecture, layout, Dialect.FUSED, precision)
         assert entry.vision is not None
+        stored = {precision: (folder / layout.name).stat().st_size}
+        model = ModelSize(architecture, image_profile(architecture), MAX_TOKENS, SUFFIX_TOKENS, stored)
+        host, settings = read_host_memory(), EngineSettings()
+        if cuda is None:
+            kind, memory_budget = EngineKind.PROCESSOR, MemoryBudget.of_machine(host.total_bytes)
+        else:
+            kind, memory_budget = EngineKind.ONNXRUNTIME_CUDA, gpu_budget(cuda.info, host)
+        self.memory = plan_memory(model, precision, kind, memory_budget, settings)
         started = time.perf_counter()
-        capacity = PackCapacity.of_model(
-            architecture, tokens=MAX_TOKENS, documents=256, key_value_dtype=np.float16 if gpu else np.float32
-        )
         self.engine = OnnxRuntimeEngine(
             folder / entry.text,
             folder / entry.vision,
-            image_profile(architecture),
-            capacity,
-            threads=2,
+            self.memory.image,
+            self.memory.capacity,
+            threads=self.memory.slots,
             precision=precision.value,
-            pool_timeout_s=60.0,
-            cuda=CudaThread() if gpu else None,
+            pool_timeout_s=settings.pool_timeout_s,
+            cuda=cuda,
         )
         self.load_s = time.perf_counter() - started
-        text = architecture.text
-        self.runner = Runner(
-            self.engine,
-            RotaryTable(text.head_dim, text.rope_theta, text.mrope_section, MAX_TOKENS),
-            feature_bytes=PICTURE_BYTES,
-            prefix_bytes=1 << 30,
-            vision_patches=VISION_PATCHES,
-        )
+        self.runner = runner_over(self.engine, self.memory)
         self.budget = measure_budget(self.runner, architecture) if budget is None else TokenBudget.fixed(budget)
         self.threads = ThreadPoolExecutor(self.engine.info.slots)
 
@@ -169,80 +171,111 @@ def speed_of_product(product: Product, requests: Sequence[EncodedRequest]) -> tu
     }, margins
 
 
-def speed_of_transformers(
-    model: TransformersOnGpu, requests: Sequence[EncodedRequest], rounds: int
-) -> tuple[Figures, list[np.ndarray]]:
-    """Documents a second at the best batch size; inputs lie on the GPU before the clock starts."""
-    request = requests[1]
+def speed_of_transformers(model: TransformersOnGpu, request: EncodedRequest, rounds: int) -> tuple[Figures, np.ndarray]:
+    """Documents a second at the best batch size, and margins; inputs lie on the GPU before the clock starts."""
     documents = len(request.documents)
     rates: dict[int, float] = {}
-    margins: list[np.ndarray] = []
     for size in BATCHES:
         batches = model.batches(request, size)
         rates[size] = round(documents / timed(lambda batches=batches: model.score(batches), 2), 1)
     best = max(rates, key=rates.__getitem__)
     batches = model.batches(request, best)
     figures = {"documents_per_s": round(documents / timed(lambda: model.score(batches), rounds), 1)}
-    margins.append(model.score(batches))
-    return {**figures, "batch": best, "by_batch": rates}, margins
+    return {**figures, "batch": best, "by_batch": rates}, model.score(batches)
+
+
+class Report:
+    """Figures, printed and written as they come."""
+
+    def __init__(self, out: Path) -> None:
+        self.out = out
+        self.figures: Figures = {}
+        self._begun = time.perf_counter()
+
+    def note(self, name: str, value: Any) -> None:
+        """Adds a figure."""
+        self.figures[name] = value
+        print(f"{time.perf_counter() - self._begun:.1f} s: {name}: {json.dumps(value)}", flush=True)
+        self.out.write_text(json.dumps(self.figures, indent=1) + "\n", encoding="utf-8")
+
+
+def measure_product(
+    report: Report, folder: Path, architecture: Architecture, layout: WeightFile, options: argparse.Namespace
+) -> dict[str, np.ndarray]:
+    """The product's speed on every workload, and its margins of each one's second request."""
+    peak = max(report.figures["matmul_tflops"].values()) * 1e12
+    product = Product(folder, architecture, layout, options.budget)
+    report.note("load_s", round(product.load_s, 1))
+    report.note("memory_gib", {name: round(size / 2**30, 2) for name, size in asdict(product.memory.needs).items()})
+    report.note("budget", dict(zip(product.budget.tokens, product.budget.seconds, strict=True)))
+    margins = {}
+    for workload in WORKLOADS:
+        got, each = speed_of_product(product, list(workload.requests(architecture, options.rounds + 1)))
+        margins[workload.name] = each[1]
+        limit = workload.documents / (flops_of(workload, architecture) / peak)
+        got |= {"limit": round(limit, 1), "share": round(got["documents_per_s"] / limit, 3)}
+        report.note(f"product: {workload.name}", {**got, "tokens_in_a_pack": product.budget.best})
+    for tokens in options.also:
+        product.budget = TokenBudget.fixed(tokens)
+        for workload in WORKLOADS[:2]:
+            got, _ = speed_of_product(product, list(workload.requests(architecture, options.rounds + 1)))
+            report.note(f"product, {tokens} tokens in a pack: {workload.name}", got)
+    product.engine.close()
+    return margins
+
+
+def measure_transformers(
+    report: Report,
+    folder: Path,
+    architecture: Architecture,
+    layout: WeightFile,
+    margins: dict[str, np.ndarray],
+    options: argparse.Namespace,
+) -> None:
+    """The speed of transformers on every workload, and how far its margins are from the product's."""
+    where = layout.slice(MARGIN_ROW)
+    row = np.array(np.memmap(folder / layout.name, np.float32, "r", where.offset, where.shape))
+    dtype = torch.bfloat16 if torch.cuda.is_available() else torch.float32
+    model = TransformersOnGpu.load(folder, image_profile(architecture), row, dtype)
+    report.note("transformers_loaded", value=True)
+    for workload in WORKLOADS:
+        requests = list(workload.requests(architecture, 2))
+        theirs, reference = speed_of_transformers(model, requests[1], options.rounds)
+        if workload.name in margins:
+            theirs |= compared(margins[workload.name], reference)
+            ours = report.figures[f"product: {workload.name}"]["documents_per_s"]
+            theirs["product_is_faster_by"] = round(ours / theirs["documents_per_s"], 2)
+        report.note(f"transformers: {workload.name}", theirs)
 
 
 def main() -> int:
-    """Measures everything and writes figures as they come."""
+    """Measures everything."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--layers", type=int, default=36)
     parser.add_argument("--rounds", type=int, default=9)
     parser.add_argument("--budget", type=int, help="tokens in a pack; measured as a daemon does where it is left out")
+    parser.add_argument("--also", type=int, nargs="*", default=[], help="other lengths of packs to try, in tokens")
     parser.add_argument("--folder", type=Path, help="for the weights; 17 GB for the whole model")
     parser.add_argument("--only", nargs="+", choices=("product", "transformers"), default=("product", "transformers"))
     options = parser.parse_args()
     gpu = torch.cuda.is_available()
     architecture = cut(VL_8B, layers=options.layers) if gpu else TINY
-    figures: Figures = {
-        "onnxruntime": ort.__version__,
-        "torch": torch.__version__,
-        "gpu": torch.cuda.get_device_name() if gpu else "none",
-        "layers": architecture.text.layers,
-    }
-
-    def note(name: str, value: Any) -> None:
-        figures[name] = value
-        print(f"{time.perf_counter() - begun:.1f} s: {name}: {json.dumps(value)}", flush=True)
-        options.out.write_text(json.dumps(figures, indent=1) + "\n", encoding="utf-8")
-
-    begun = time.perf_counter()
-    note("matmul_tflops", matmul_rates(architecture))
-    peak = max(figures["matmul_tflops"].values()) * 1e12
+    report = Report(options.out)
+    report.note("onnxruntime", ort.__version__)
+    report.note("torch", torch.__version__)
+    report.note("gpu", torch.cuda.get_device_name() if gpu else "none")
+    report.note("layers", architecture.text.layers)
+    report.note("matmul_tflops", matmul_rates(architecture))
     with tempfile.TemporaryDirectory(dir=options.folder) as name:
         folder = Path(name)
         layout = write_model(folder, architecture)
-        note("weights_written", sum(path.stat().st_size for path in folder.iterdir()))
-        requests = {w: list(w.requests(architecture, options.rounds + 1)) for w in WORKLOADS}
-        margins: dict[Workload, list[np.ndarray]] = {}
+        report.note("weights_written", sum(path.stat().st_size for path in folder.iterdir()))
+        margins: dict[str, np.ndarray] = {}
         if "product" in options.only:
-            product = Product(folder, architecture, layout, options.budget)
-            note("load_s", round(product.load_s, 1))
-            note("budget", dict(zip(product.budget.tokens, product.budget.seconds, strict=True)))
-            for workload in WORKLOADS:
-                got, margins[workload] = speed_of_product(product, requests[workload])
-                limit = workload.documents / (flops_of(workload, architecture) / peak)
-                got |= {"limit": round(limit, 1), "share": round(got["documents_per_s"] / limit, 3)}
-                note(f"product: {workload.name}", {**got, "tokens_in_a_pack": product.budget.best})
-            product.engine.close()
+            margins = measure_product(report, folder, architecture, layout, options)
         if "transformers" in options.only:
-            where = layout.slice(MARGIN_ROW)
-            stored = np.memmap(folder / layout.name, np.float32, "r", where.offset, where.shape)
-            dtype = torch.bfloat16 if gpu else torch.float32
-            model = TransformersOnGpu.load(folder, image_profile(architecture), np.array(stored), dtype)
-            note("transformers_loaded", True)
-            for workload in WORKLOADS:
-                theirs, reference = speed_of_transformers(model, requests[workload], options.rounds)
-                if workload in margins:
-                    theirs |= compared(margins[workload][1], reference[0])
-                    ours = figures[f"product: {workload.name}"]["documents_per_s"]
-                    theirs["product_is_faster_by"] = round(ours / theirs["documents_per_s"], 2)
-                note(f"transformers: {workload.name}", theirs)
+            measure_transformers(report, folder, architecture, layout, margins, options)
     return 0
 
 

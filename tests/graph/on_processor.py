@@ -88,19 +88,29 @@ PagedAttention <num_heads: int, kv_num_heads: int, scale: float>
 }}
 """
 
-_SILU = f"""
+_GATED = f"""
 <opset_import: ["" : 23], domain: "{_DOMAIN}">
-ScaledSiLU (value) => (output)
+GatedRMSNorm <epsilon: float> (value, gain, gate) => (output)
 {{
+    axis = Constant <value = int64[1] {{-1}}> ()
+    least = Constant <value_float: float = @epsilon> ()
     wide = Cast <to = 1> (value)
-    share = Sigmoid (wide)
-    product = Mul (wide, share)
+    squares = Mul (wide, wide)
+    mean = ReduceMean (squares, axis)
+    sum = Add (mean, least)
+    root = Sqrt (sum)
+    normed = Div (wide, root)
+    gain_ = Cast <to = 1> (gain)
+    scaled = Mul (normed, gain_)
+    gate_ = Cast <to = 1> (gate)
+    share = Sigmoid (gate_)
+    open = Mul (gate_, share)
+    product = Mul (scaled, open)
     output = Cast <to = 10> (product)
 }}
 """
 
-
-_FUNCTIONS = {"PagedAttention": _PAGED, "ScaledSiLU": _SILU}
+_FUNCTIONS = {"PagedAttention": _PAGED, "GatedRMSNorm": _GATED}
 
 
 def on_processor(graph: Path, folder: Path) -> Path:
@@ -128,7 +138,9 @@ def with_functions(model: onnx.ModelProto) -> onnx.ModelProto:
                 del node.input[:]
                 node.input.extend(inputs)
             else:
+                kept = [attribute for attribute in node.attribute if attribute.name == "epsilon"]
                 del node.attribute[:]
+                node.attribute.extend(kept)
     changed.functions.extend(onnx.parser.parse_function(_FUNCTIONS[name]) for name in sorted(used))
     if used:
         changed.opset_import.append(helper.make_opsetid(_DOMAIN, 1))

@@ -21,7 +21,7 @@ PRIMITIVE = {
     "Split", "Sqrt", "Squeeze", "Sub", "Tanh", "Transpose", "Unsqueeze", "Where",
 }  # fmt: skip
 FUSED = {"Attention", "Gelu", "RMSNormalization", "RotaryEmbedding"}
-NARROW = {"Expand", "PagedAttention", "ScaledSiLU"}
+NARROW = {"Expand", "GatedRMSNorm", "PagedAttention"}
 
 
 def _is_narrow(entry: GraphEntry) -> bool:

@@ -28,7 +28,7 @@ layer computes queries, attention and feed-forward for the N last tokens only, s
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
 import onnx
@@ -43,6 +43,10 @@ if TYPE_CHECKING:
     from orin_rerank.graph.product import ProductForm
 
 __all__ = ["embedding_name", "text_graph", "text_weights"]
+
+
+_NO_NORM: Final = 2.0**30
+"""An epsilon beside which a mean square is nothing; its root is the largest power of two in float16."""
 
 
 def _prefix(vl: bool) -> str:
@@ -220,17 +224,26 @@ class _TextGraph:
             widths = {f"{name}mlp.gate_proj.weight": wide, f"{name}mlp.up_proj.weight": wide}
             # Cutting up what is that wide costs more than a second product, and either product fills a GPU.
             gate, up = self._project(normed, widths, f"layers.{i}.gate_up", "gate_up", merged=not b.narrow)
-            gated = b.op("Mul", self._silu(gate), up, name="gated")
+            gated = self._gated(gate, up)
             down = b.linear(gated, f"{name}mlp.down_proj.weight", place=f"layers.{i}.down", name="down")
             return b.op("Add", hidden, b.widened(down), name="residual")
 
-    def _silu(self, value: str) -> str:
+    def _gated(self, gate: str, up: str) -> str:
+        """`silu(gate) * up`."""
         b = self.b
-        if b.narrow:
-            # In float16, ONNX Runtime's Sigmoid, and what it makes of it and Mul, is 1 less something for a negative
-            # number: a hundredth off at -4, whereas ScaledSiLU computes in float32.
-            return b.op("ScaledSiLU", value, domain=RUNTIME_DOMAIN, alpha=1.0, name="silu")
-        return b.op("Mul", value, b.op("Sigmoid", value))
+        if not b.narrow:
+            return b.op("Mul", b.op("Mul", gate, b.op("Sigmoid", gate)), up, name="gated")
+        # One operator that computes this in float32: an RMS norm of `up`, with so large an epsilon that nothing is
+        # normed. Of a row whose root mean square is 700 it takes off as much as rounding to float16 does.
+        gain = b.constant(np.full(self.arch.intermediate, _NO_NORM**0.5), np.float16)
+        return b.op(
+            "GatedRMSNorm",
+            *(up, gain, gate),
+            domain=RUNTIME_DOMAIN,
+            epsilon=_NO_NORM,
+            activation="silu",
+            name="gated",
+        )
 
     def _attention(self, i: int, normed: str, rotary: tuple[str, str], mask: str, rows: str | None) -> str:
         """Attention of `normed` `[S, H]` to itself; returns `[rows, heads * head_dim]`."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from orin_rerank.engines.footprint import EngineKind
 from orin_rerank.engines.onnxruntime_engine import OnnxRuntimeEngine
 from orin_rerank.engines.runner import Runner
 from orin_rerank.lifecycle.sizes import VISION_PATCHES
@@ -62,6 +63,8 @@ def processor_engine(graphs: GraphFiles, memory: MemoryPlan, settings: EngineSet
 def runner_over(engine: Engine, memory: MemoryPlan) -> Runner:
     """What feeds packs to an engine, which it owns from then on; `build_runner` explains the arguments."""
     text = memory.model.architecture.text
+    # Plans are compiled for usual runs of the vision encoder. ONNX Runtime takes any; a GPU likes them full.
+    on_gpu = memory.kind is EngineKind.ONNXRUNTIME_CUDA
     return Runner(
         engine,
         # No position is past the end of the longest sequence.
@@ -69,5 +72,5 @@ def runner_over(engine: Engine, memory: MemoryPlan) -> Runner:
         feature_bytes=memory.feature_cache_bytes,
         prefix_bytes=memory.prefix_cache_bytes,
         prefix_rows=memory.prefix_rows,
-        vision_patches=VISION_PATCHES,
+        vision_patches=memory.images.patches if on_gpu and memory.images else VISION_PATCHES,
     )
