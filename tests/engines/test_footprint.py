@@ -94,8 +94,8 @@ ASKED = {
     ("vl-2b", Precision.INT8_FP16): (99, 203, 291, 485, 1064),
 }
 """MB of scratch memory that TensorRT-RTX 1.7.1 asks for, for SM86: 4 layers of these widths, one of them tapped, one
-profile that ends with so many tokens, 2,048 rows known and to keep or as many as tokens, 64 documents; measured by
-`tests/engines/tensorrt/measure_scratch.py`."""
+profile that ends with so many tokens, 2,048 rows known and to keep or as many as tokens, 64 documents;
+as `compile_here` of `tests/engines/tensorrt/compiling.py` hears it."""
 
 
 @pytest.mark.parametrize(("name", "precision"), ASKED)

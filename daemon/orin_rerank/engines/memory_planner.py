@@ -32,6 +32,8 @@ __all__ = ["MAX_DOCUMENTS", "PREFIX_ROWS", "TOKEN_BUDGET", "PolicyPlan", "Reside
 
 TOKEN_BUDGET: Final = 1024
 """Most tokens of a pack, but for one that a long prefix or document makes longer."""
+_DISCRETE_TOKEN_BUDGET: Final = 2048
+"""The same of ONNX Runtime on a GPU: a large one is fastest with longer packs."""
 PREFIX_ROWS: Final = 2048
 """Longest prefix whose keys and values are remembered: more than the largest picture and an instruction take."""
 MAX_DOCUMENTS: Final = 256
@@ -194,7 +196,8 @@ class _Planner:
         """What serving takes with these limits, whether it fits or not."""
         model, kind, settings = self.model, self.kind, self.settings
         longest = max_tokens + model.suffix_tokens
-        token_budget = settings.token_budget or TOKEN_BUDGET
+        usual = _DISCRETE_TOKEN_BUDGET if kind is EngineKind.ONNXRUNTIME_CUDA else TOKEN_BUDGET
+        token_budget = settings.token_budget or usual
         if kind is EngineKind.TENSORRT:
             token_budget = max(token_budget, TOKEN_BUDGET)  # so that the usual plans serve any smaller one too
         rows = min(longest, PREFIX_ROWS)

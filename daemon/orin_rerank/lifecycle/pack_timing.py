@@ -25,11 +25,17 @@ _GIVE_UP: Final = 0.93
 _REPEATS: Final = 3
 
 
-def measure_budget(runner: Runner, architecture: Architecture) -> TokenBudget:
+def measure_budget(runner: Runner, architecture: Architecture, most: int | None = None) -> TokenBudget:
     """Times packs of each length on the ladder, as many side by side as the engine runs.
 
     The packs' prefix is known after the first, as it is when a request has many documents.
+
+    Args:
+        runner: Runs them.
+        architecture: The model's.
+        most: Tokens of the longest pack that is tried; None means what the engine holds.
     """
+    most = min(runner.info.max_tokens, most or runner.info.max_tokens)
     rng = np.random.default_rng(0)
 
     def segment(tokens: int, start: int) -> EncodedSegment:
@@ -48,7 +54,7 @@ def measure_budget(runner: Runner, architecture: Architecture) -> TokenBudget:
     slots = runner.info.slots
     with ThreadPoolExecutor(slots) as threads:
         for tokens in LADDER:
-            if tokens > runner.info.max_tokens:
+            if tokens > most:
                 break
             batch = [pack(tokens) for _ in range(slots)]
             times = []

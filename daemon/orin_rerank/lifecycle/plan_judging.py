@@ -152,7 +152,7 @@ class PlanJudge:
             if settings.token_budget is not None:
                 budget = TokenBudget.fixed(settings.token_budget)
             else:
-                budget = measure_budget(runner, manifest.architecture)
+                budget = measure_budget(runner, manifest.architecture, memory.token_budget)
         except BaseException:
             runner.close()
             raise

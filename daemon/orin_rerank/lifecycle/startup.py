@@ -293,7 +293,7 @@ class _Startup:
                 budget = TokenBudget.fixed(settings.token_budget)
             else:
                 self._report("measuring how long packs should be")
-                budget = measure_budget(runner, manifest.architecture)
+                budget = measure_budget(runner, manifest.architecture, memory.token_budget)
             model = LoadedModel(
                 manifest.name,
                 bundle.digest,
