@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import dataclasses
 import json
 import math
 import shutil
@@ -31,12 +30,12 @@ from half_residual import halve_residual
 from margin_errors import margin_errors
 from product_margins import DATASET, TOKENIZER
 from scale_pairs import prompt_profile, scale_requests
+from scale_shapes import MODELS
 from scaled_models import OUTLIERS, Massive, ScaledModel, config_of
 
-from fakes.random_models import QWEN3_06B, QWEN3_4B, QWEN3_8B, VL_2B, VL_8B
 from oracle.graph_reference import Reference
 from orin_rerank.engines.graph_files import model_weights, write_graph_pair
-from orin_rerank.graph.architecture import Architecture, TextArchitecture, VisionArchitecture, read_architecture
+from orin_rerank.graph.architecture import read_architecture
 from orin_rerank.graph.builder import Dialect, Precision
 from orin_rerank.graph.weights import MARGIN_ROW, WeightSpec
 from orin_rerank.prompt.templates import IMAGE_PAD, VISION_START
@@ -45,20 +44,6 @@ from orin_rerank.prompt.tokenizer import PromptTokenizer
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-TINY_TEXT = TextArchitecture(96, 160, 7, 4, 2, 32, 12400, 1e-6, 1e6, None, tied=False)
-MODELS = {
-    "tiny-vl": Architecture(
-        dataclasses.replace(TINY_TEXT, mrope_section=(6, 5, 5), tied=True),
-        VisionArchitecture(64, 96, 4, 2, 96, 3, 16, 2, 2, 64, (0, 1, 2), 1e4),
-    ),
-    "tiny": Architecture(TINY_TEXT, None),
-    "cut-0.6b": Architecture(dataclasses.replace(QWEN3_06B.text, layers=8, vocabulary=12400), None),
-    "0.6b": QWEN3_06B,
-    "4b": QWEN3_4B,
-    "8b": QWEN3_8B,
-    "vl-2b": VL_2B,
-    "vl-8b": VL_8B,
-}
 HALF_RESIDUAL = "half-residual"
 VARIANTS = {
     "fused": ("fused.fp16", "fp16"),
@@ -66,6 +51,8 @@ VARIANTS = {
     HALF_RESIDUAL: (f"{HALF_RESIDUAL}.fp16", "fp16"),  # the primitive one's residual stream in float16
     "float32": ("fused.fp32", "fp32"),
 }
+STORED = "float32, weights from float16"
+"""What storing the weights in float16 costs by itself."""
 SPREAD = 4.0
 """Standard deviation that margins are brought to, within a power of two."""
 OVERFLOWING = (63_898.0, 131_072.0)
@@ -111,9 +98,12 @@ class Trial:
     """
 
     def __init__(self, name: str, options: argparse.Namespace) -> None:
+        self.name = name
         self.architecture = MODELS[name]
         self.options = options
         self.figures: dict[str, Any] = {}
+        self._margins: dict[str, list[float]] = {}
+        self.figures["margins"] = self._margins
         self._tokenizer = PromptTokenizer.from_file(TOKENIZER)
         self._profile = prompt_profile(self.architecture)
         requests = scale_requests(
@@ -154,13 +144,18 @@ class Trial:
         expected = self._expected()
         self._write_weights()
         self.figures["product"] = {}
-        self._run(["fused"], expected, self.figures["product"])
         small = self.figures["parameters"] < FLOAT32_PARAMETERS
-        others = [name for name in self.options.variants if name != "fused" and (small or name != "float32")]
+        first, *others = [name for name in self.options.variants if small or name != "float32"]
+        # Alone, so that what it takes of the GPU's memory can be told.
+        self._run([first], expected, self.figures["product"])
         with ThreadPoolExecutor(1) as thread:
             product = thread.submit(self._run, others, expected, self.figures["product"])
             self.figures["transformers"] = self._lower_precisions(expected)
             product.result()
+        for name, found in self.figures["product"].items():
+            if "errors" in found:
+                # Without what is lost by storing the weights in float16, which is the same for all.
+                found["computing"] = margin_errors(self._margins[name], self._margins[STORED], self._requests)
 
     def overflow(self) -> None:
         """Multiplies the massive value until float16 does not hold the residual stream, then a single product."""
@@ -212,6 +207,7 @@ class Trial:
             "peaks": peaks,
             "seconds": round(time.perf_counter() - started, 1),
         }
+        self._margins["float32 reference"] = margins.tolist()
         say(f"float32: {json.dumps(self.figures['float32'])}")
         self.options.save()
         return margins
@@ -224,14 +220,15 @@ class Trial:
             self._model.to(dtype)
             hidden = self._hidden()
             wide = (hidden.double() @ row.double()).cpu().numpy()
+            self._margins[name] = wide.tolist()
             figures[name] = margin_errors(wide, expected, self._requests)
             narrow = (hidden @ row.to(dtype)).float().cpu().numpy()
             figures[f"{name}, head too"] = margin_errors(narrow, expected, self._requests)
             say(f"transformers in {name}: {json.dumps(figures[name])}")
-        # What storing the weights in float16 costs by itself.
         self._model.to(torch.float32)
         stored = (self._hidden().double() @ row.double()).cpu().numpy()
-        figures["float32, weights from float16"] = margin_errors(stored, expected, self._requests)
+        self._margins[STORED] = stored.tolist()
+        figures[STORED] = margin_errors(stored, expected, self._requests)
         return figures
 
     def _write_weights(self) -> None:
@@ -262,8 +259,8 @@ class Trial:
         def one(variant: str) -> None:
             graphs, precision = VARIANTS[variant]
             out = self.folder / f"{variant}.json"
-            command = [sys.executable, str(Path(__file__).with_name("product_margins.py")), str(self.folder), graphs]
-            command += ["--out", str(out), "--precision", precision, "--device", self.options.device]
+            command = [sys.executable, str(Path(__file__).with_name("product_margins.py")), self.name, str(self.folder)]
+            command += [graphs, "--out", str(out), "--precision", precision, "--device", self.options.device]
             command += ["--requests", str(self.options.requests), "--documents", str(self.options.documents)]
             command += ["--sides", *map(str, self.options.sides)]
             done = subprocess.run(command, capture_output=True, text=True, timeout=400, check=False)
@@ -273,6 +270,7 @@ class Trial:
                 return
             found = json.loads(out.read_text(encoding="utf-8"))
             margins, again = found.pop("margins"), found.pop("margins_again")
+            self._margins.setdefault(variant, margins)  # those of the model as it is, not as it overflows
             found["errors"] = margin_errors(margins, expected, self._requests)
             found["packing"] = margin_errors(again, margins, self._requests)
             figures[variant] = found
@@ -296,6 +294,7 @@ def main() -> int:
     parser.add_argument("--documents", type=int, default=10)
     parser.add_argument("--sides", type=int, nargs=2, default=(160, 640), help="of pictures, in pixels")
     options = parser.parse_args()
+    torch.backends.cuda.enable_cudnn_sdp(False)  # is built anew for every length that it meets
     torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = False
     figures: dict[str, Any] = {"torch": torch.__version__}
 

@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 from parts import packs_of
 from scale_pairs import prompt_profile, scale_requests
+from scale_shapes import MODELS
 
 from orin_rerank.engines.cuda import CudaThread
 from orin_rerank.engines.cuda_driver import Driver
@@ -24,7 +25,7 @@ from orin_rerank.engines.onnxruntime_engine import OnnxRuntimeEngine
 from orin_rerank.engines.pool import PackCapacity
 from orin_rerank.engines.runner import Runner
 from orin_rerank.errors import NonFiniteScoreError
-from orin_rerank.graph.architecture import Architecture, read_architecture
+from orin_rerank.graph.architecture import Architecture
 from orin_rerank.packing.rotary import RotaryTable
 from orin_rerank.prompt.tokenizer import PromptTokenizer
 
@@ -66,7 +67,7 @@ def make_engine(options: argparse.Namespace, architecture: Architecture, tokens:
 
 def score(options: argparse.Namespace) -> dict[str, Any]:
     """Loads the engine, scores all pairs twice in different packs, and says what it took."""
-    architecture = read_architecture(options.folder)
+    architecture = MODELS[options.model]
     requests = scale_requests(
         prompt_profile(architecture),
         PromptTokenizer.from_file(TOKENIZER),
@@ -117,6 +118,7 @@ def score(options: argparse.Namespace) -> dict[str, Any]:
 def main() -> int:
     """Writes what `score` gives."""
     parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("model", choices=MODELS)
     parser.add_argument("folder", type=Path)
     parser.add_argument("graphs", help="what stands between `text.` and `.onnx` in their names")
     parser.add_argument("--out", type=Path, required=True)

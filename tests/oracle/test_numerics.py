@@ -14,7 +14,7 @@ pytest.importorskip("torch")
 sys.path.insert(0, str(Path(__file__).parents[1] / "device"))
 
 from margin_errors import margin_errors
-from numerics import HALF_RESIDUAL, Trial
+from numerics import HALF_RESIDUAL, STORED, Trial
 
 pytestmark = pytest.mark.oracle
 
@@ -40,10 +40,14 @@ def test_products_in_half_precision_and_nothing_else(tmp_path: Path, name: str) 
     assert 2 < figures["float32"]["margins"]["spread"] < 6
     assert figures["float32"]["peaks"]["decoder residual"] > 100
     product = {variant: figures["product"][variant]["errors"]["rms"] for variant in figures["product"]}
-    stored = figures["transformers"]["float32, weights from float16"]["rms"]
+    stored = figures["transformers"][STORED]["rms"]
     assert product["float32"] == pytest.approx(stored, rel=0.05)
     assert figures["product"]["float32"]["packing"]["largest"] < 1e-3
-    assert product["primitive"] < product[HALF_RESIDUAL] < figures["transformers"]["bfloat16"]["rms"]
+    assert max(product.values()) < figures["transformers"]["bfloat16"]["rms"]
+    computing = {variant: figures["product"][variant]["computing"]["rms"] for variant in figures["product"]}
+    # Which of the two is better six pairs do not tell.
+    assert computing["float32"] < 1e-3 < min(computing["primitive"], computing[HALF_RESIDUAL])
+    assert figures["margins"]["primitive"] != figures["margins"][HALF_RESIDUAL]
     for found in figures["overflow"].values():
         assert found["residual"] > 65_504
         assert "refused" in found[HALF_RESIDUAL]
