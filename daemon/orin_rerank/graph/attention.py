@@ -31,7 +31,7 @@ def primitive_attention(b: GraphBuilder, arch: TextArchitecture, query: str, key
 
     That kernel keeps no scores. For 8 key heads with 4 query heads each, stacked so that nothing is repeated, it is
     three: at 5,120 tokens the scores take 5 GB, and from 11,000 on they have more elements than a kernel can count
-    (docs/decisions/0009-attention-in-one-kernel.md).
+    (docs/decisions/0012-attention-in-one-kernel.md).
     """
     kind = b.precision.onnx_type
     scaled = b.op("Mul", query, b.constant(arch.head_dim**-0.5, np.float32))

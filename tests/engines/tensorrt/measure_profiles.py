@@ -5,12 +5,12 @@ python tests/engines/tensorrt/measure_profiles.py    # with the tensorrt-rtx whe
 
 from __future__ import annotations
 
-import re
+import sys
 from pathlib import Path
-from typing import Any
 
-from orin_rerank.engines.tensorrt.api import choose_target, trt
-from orin_rerank.engines.tensorrt.network import add_profiles, parse_network
+sys.path.insert(0, str(Path(__file__).parents[2]))
+
+from engines.tensorrt.compiling import compile_here
 from orin_rerank.engines.tensorrt.profiles import Extent, ShapeProfile
 
 GRAPH = Path(__file__).parents[3] / "engines" / "mini" / "vision.primitive.fp16.onnx"
@@ -27,29 +27,10 @@ SPANS = (
 )
 
 
-class Listener(trt.ILogger):
-    """Hears what the compiler says in passing of memory."""
-
-    def __init__(self) -> None:
-        trt.ILogger.__init__(self)
-        self.activation_bytes = 0
-
-    def log(self, severity: Any, msg: str) -> None:
-        found = re.search(r"Total Activation Memory: (\d+) bytes", msg)
-        if found:
-            self.activation_bytes = int(found[1])
-
-
 def activation_bytes(least: int, most: int) -> int:
-    listener = Listener()
-    parsed = parse_network(GRAPH, None, listener)
-    config = parsed.builder.create_builder_config()
-    choose_target(config, "SM86")
-    config.builder_optimization_level = 0
     span = Extent(least, most, most)
-    add_profiles(parsed, config, [ShapeProfile("measured", {"grid": span, "patches": span})])
-    assert parsed.builder.build_serialized_network(parsed.network, config) is not None
-    return listener.activation_bytes
+    profile = ShapeProfile("measured", {"grid": span, "patches": span})
+    return compile_here(GRAPH, [profile]).scratch[0]
 
 
 def main() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import shutil
 import threading
 import time
@@ -13,9 +14,20 @@ import onnx
 import pytest
 from onnx import TensorProto, helper
 
-from engines.tensorrt.compiling import TARGET, compile_graph, needs_compiler, text_ladder, vision_ladder
+from engines.tensorrt.compiling import (
+    TARGET,
+    compile_graph,
+    compile_here,
+    needs_compiler,
+    serving_plan,
+    serving_profiles,
+    text_ladder,
+    vision_ladder,
+)
+from fakes.published import MODELS
 from fakes.random_models import VL_2B, VL_8B, all_int8, cut, write_random_model
 from orin_rerank.engines.bundle import Bundle
+from orin_rerank.engines.footprint import scratch_bytes
 from orin_rerank.engines.graph_files import model_weights, write_graph_pair
 from orin_rerank.engines.tensorrt.builder import PlanBuilder
 from orin_rerank.engines.tensorrt.job import BuildJob, PhaseFinished, PhaseStarted, StepDone
@@ -27,7 +39,9 @@ from orin_rerank.graph.probes import ObservedForm, SwitchedForm
 
 if TYPE_CHECKING:
     from orin_rerank.engines.bundle import GraphEntry
+    from orin_rerank.engines.memory_plan import MemoryPlan
     from orin_rerank.engines.tensorrt.job import BuildEvent
+    from orin_rerank.engines.tensorrt.profiles import ShapeProfile
     from orin_rerank.graph.architecture import Architecture
 
 pytestmark = needs_compiler
@@ -46,6 +60,19 @@ def mini() -> Architecture:
 def mini_int8(mini: Architecture, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[GraphEntry]]:
     folder = tmp_path_factory.mktemp("mini-int8")
     return folder, write_random_model(folder, mini, Precision.INT8_FP16, [Dialect.PRIMITIVE])
+
+
+def planned_scratch(served: MemoryPlan, architecture: Architecture, profile: ShapeProfile) -> int:
+    """What is reckoned for a profile, if the model had the layers of this architecture."""
+    most = {name: extent.most for name, extent in profile.extents.items()}
+    rows, images = {"tokens": 1, "known_rows": 1, "keep_rows": 1}, None
+    if "tokens" in most:
+        rows = {"tokens": most["tokens"], "known_rows": most["known"], "keep_rows": most["keep"]}
+    else:
+        assert served.images is not None
+        images = dataclasses.replace(served.images, patches=most["patches"], outputs=2)
+    capacity = dataclasses.replace(served.capacity, layers=architecture.text.layers, taps=1, **rows)
+    return scratch_bytes(architecture, capacity, images, served.precision, served.kind)
 
 
 def compile_pair(folder: Path, entry: GraphEntry, architecture: Architecture, weights: Path | None = None) -> int:
@@ -127,10 +154,26 @@ def test_fused_attention_is_a_matter_of_precision(
 @pytest.mark.parametrize("precision", PRECISIONS)
 @pytest.mark.parametrize("size", SIZES)
 def test_true_widths_with_two_layers(size: str, precision: Precision, tmp_path: Path) -> None:
+    """As the largest board serves them: packs within the budget, and the longest pair that the model takes."""
     architecture = cut(SIZES[size], layers=2, vocabulary=1024)
     (entry,) = write_random_model(tmp_path, architecture, precision, [Dialect.PRIMITIVE])
     weights = (tmp_path / "model.safetensors").stat().st_size
-    assert weights < compile_pair(tmp_path, entry, architecture) < weights * 1.25 + (64 << 20)
+    served = serving_plan(MODELS[f"vl-{size}"], precision)
+    text, vision = (ladder[-2:] for ladder in serving_profiles(served))
+    assert [profile.name for profile in text] == ["1024 tokens", "10245 tokens"]
+    assert entry.vision is not None
+    plans = 0
+    for graph, profiles in ((entry.text, text), (entry.vision, vision)):
+        compiled = compile_here(tmp_path / graph, profiles)
+        plans += compiled.plan_bytes
+        # One kernel of attention in each layer, for each profile. If it were three, scores would take 4 GB and more.
+        assert sum("mha" in kernel for kernel in compiled.kernels) == 2 * len(profiles)
+        # The largest is what memory is planned for, with an eighth more than is reckoned.
+        planned = planned_scratch(served, architecture, profiles[-1])
+        smaller, largest = compiled.scratch
+        assert smaller < largest < planned * 9 / 8, graph
+        assert largest > planned / 2, graph
+    assert weights < plans < weights * 1.25 + (64 << 20)
     (tmp_path / "model.safetensors").unlink()  # up to a gigabyte, which pytest would keep for three runs
 
 
