@@ -60,7 +60,10 @@ class Board:
         }
 
     def arguments(self, *arguments: str) -> list[str]:
-        return [*arguments, "--evaluation", str(self.judged)] if arguments[0] == "build" else [*arguments]
+        if arguments[0] != "build":
+            return [*arguments]
+        # The usual plans serve any smaller budget; given one, what is judged need not measure which is best.
+        return ["build", "--token-budget", "64", "--evaluation", str(self.judged), *arguments[1:]]
 
     def run(self, *arguments: str, **changes: str) -> subprocess.CompletedProcess[str]:
         return orin_rerank(*self.arguments(*arguments), **self.variables(**changes))
@@ -190,7 +193,7 @@ def serving(board: Board, socket: Path) -> Iterator[dict[str, Any]]:
 
 def test_int8_that_its_gate_refuses_on_this_gpu_is_not_served(board: Board, tmp_path: Path) -> None:
     """A compiler that rounds more coarsely than the graph says: the plans load, run and rank worse."""
-    value = board.json("build", "--token-budget", "64", FAKE_TENSORRT="text: coarse")
+    value = board.json("build", FAKE_TENSORRT="text: coarse")
     int8, half = value["engines"]
     assert (int8["gate"]["passed"], half["gate"]) == (False, None)
     (reason,) = int8["gate"]["reasons"]
@@ -205,10 +208,10 @@ def test_int8_that_its_gate_refuses_on_this_gpu_is_not_served(board: Board, tmp_
     with serving(board, tmp_path / "s") as model:
         assert (model["engine"], model["precision"]) == ("tensorrt", "fp16")
         assert f"the gate refuses INT8: {reason}" in model["precision_reason"]
-    refused = board.run("build", "--precision", "int8", "--token-budget", "64")
+    refused = board.run("build", "--precision", "int8")
     assert (refused.returncode, refused.stdout) == (66, "")
     assert f"{reason}; `orin-rerank build --again` compiles others" in refused.stderr
-    passed = board.json("build", "--precision", "int8", "--token-budget", "64", "--again")["engines"][0]
+    passed = board.json("build", "--precision", "int8", "--again")["engines"][0]
     assert passed["gate"]["passed"]
     assert passed["gate"]["total"]["queries"] == 56
     assert [item["gate"] for item in board.json("engines")["engines"]] == [None, None, "passed", "passed", reason]

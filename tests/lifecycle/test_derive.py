@@ -14,6 +14,7 @@ from orin_rerank.graph.checkpoint import Checkpoint
 from orin_rerank.graph.places import Place, model_places
 from orin_rerank.graph.scheme import Mode
 from orin_rerank.lifecycle.derive import COVERAGE_FILE, DerivedBundle
+from orin_rerank.lifecycle.judging import REFERENCE_FILE
 from orin_rerank.lifecycle.ledger import Ledger
 from orin_rerank.lifecycle.planning import even_scales
 from orin_rerank.lifecycle.workbench import Workbench
@@ -64,7 +65,7 @@ def test_what_is_installed_was_written_so(made: Made, tmp_path: Path) -> None:
     """The same plan gives the same files as the whole pipeline did."""
     written = Bench(made, tmp_path).write(made.result.plan).manifest.files
     installed = made.result.bundle.manifest.files
-    later = {name for name in installed if name.startswith("golden/")} | {GATE_FILE, COVERAGE_FILE}
+    later = {name for name in installed if name.startswith("golden/")} | {GATE_FILE, COVERAGE_FILE, REFERENCE_FILE}
     assert written == {name: entry for name, entry in installed.items() if name not in later}
     assert GOLDEN_FILE in later
     assert _names(made.result.folder) == {*installed, MANIFEST_FILE}
