@@ -83,3 +83,54 @@ def test_level_applies_to_our_records_and_libraries_speak_from_warning_on():
     assert "ours" in stream.getvalue()
     assert "theirs" not in stream.getvalue()
     assert "their warning" in stream.getvalue()
+
+
+class _Journal:
+    """What systemd's journal was sent."""
+
+    def __init__(self):
+        self.entries = []
+
+    def send(self, MESSAGE, **fields):  # noqa: N803
+        self.entries.append({"MESSAGE": MESSAGE, **fields})
+
+
+def _journal_logger():
+    journal = _Journal()
+    logger = logging.getLogger("orin_rerank.journal_test")
+    logger.handlers[:] = [log.JournalHandler(journal.send)]
+    logger.propagate = False
+    logger.setLevel(logging.INFO)
+    return journal, logger
+
+
+def test_the_journal_gets_values_as_fields_of_their_own():
+    journal, logger = _journal_logger()
+    logger.warning("model loaded", extra=log.fields(name="mini", seconds=2.5, none=None, priority="not syslog's"))
+    (entry,) = journal.entries
+    assert entry["MESSAGE"] == 'journal_test: model loaded name=mini seconds=2.5 priority="not syslog\'s"'
+    assert entry["PRIORITY"] == "4"
+    assert entry["ORIN_RERANK_NAME"] == "mini"
+    assert entry["ORIN_RERANK_SECONDS"] == "2.5"
+    assert entry["ORIN_RERANK_PRIORITY"] == "not syslog's"
+    assert "ORIN_RERANK_NONE" not in entry
+    assert entry["CODE_FUNC"] == "test_the_journal_gets_values_as_fields_of_their_own"
+
+
+def test_the_journal_gets_no_text_of_foreign_exceptions():
+    journal, logger = _journal_logger()
+    try:
+        {}["somebody's document"]
+    except KeyError:
+        logger.exception("failed")
+    (entry,) = journal.entries
+    assert "KeyError" in entry["MESSAGE"]
+    assert entry["PRIORITY"] == "3"
+    assert "document" not in repr(entry)
+
+
+def test_a_stream_that_is_not_the_journals_gets_lines(monkeypatch):
+    # As in a service whose standard error was sent elsewhere: the variable is there, and names another file.
+    monkeypatch.setenv("JOURNAL_STREAM", "1:1")
+    log.configure()
+    assert not isinstance(logging.getLogger().handlers[0], log.JournalHandler)

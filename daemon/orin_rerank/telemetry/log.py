@@ -1,8 +1,11 @@
-"""The journal: `logging` with named values, readable on a terminal and JSON lines elsewhere.
+"""The journal: `logging` with named values: text on a terminal, fields in systemd's journal, JSON lines elsewhere.
 
 A record's values go through `extra=fields(...)`, so that no message is composed of them::
 
     _log.warning("pack failed", extra=fields(documents=12, tokens=700))
+
+In systemd's journal a value is a field, so that `journalctl -u orin-rerank ORIN_RERANK_MODEL=mini` finds it; that takes
+systemd-python, which Debian and Ubuntu call python3-systemd.
 
 Contents of requests never reach a record. The one way in which they could slip through is the text of a foreign
 exception (`KeyError: '<somebody's document>'`), so tracebacks are written as frames and type names; only the project's
@@ -14,16 +17,29 @@ from __future__ import annotations
 import datetime as dt
 import json
 import logging
+import os
 import sys
 import traceback
-from typing import Any, TextIO
+from typing import Any, Final, Protocol, TextIO
 
 from orin_rerank.errors import OrinRerankError
 
-__all__ = ["configure", "fields"]
+__all__ = ["JournalHandler", "configure", "fields"]
 
 _FIELDS = "orin_rerank_fields"
 _ROOT = "orin_rerank"
+
+_PREFIX: Final = "ORIN_RERANK_"
+"""Of the journal's fields for a record's own values, so that none passes for one of those that everybody knows."""
+
+_PRIORITIES: Final = {logging.DEBUG: 7, logging.INFO: 6, logging.WARNING: 4, logging.ERROR: 3, logging.CRITICAL: 2}
+"""syslog(3)'s numbers."""
+
+
+class _Send(Protocol):
+    """`systemd.journal.send`."""
+
+    def __call__(self, MESSAGE: str, **fields: str) -> object: ...  # noqa: N803 - its name
 
 
 def fields(**values: str | float | bool | None) -> dict[str, Any]:
@@ -32,21 +48,48 @@ def fields(**values: str | float | bool | None) -> dict[str, Any]:
 
 
 def configure(level: str = "info", *, stream: TextIO | None = None, as_json: bool | None = None) -> None:
-    """Sends the records of this process to one stream, in place of whatever was set up before.
+    """Sends the records of this process to one place, instead of wherever they went before.
 
     Args:
         level: Least severe level of the project's own records (`debug`, `info`, `warning`, `error`); those of
             libraries are shown from warnings on.
-        stream: Where to; standard error by default.
+        stream: Where to; standard error by default, or systemd's journal where standard error leads there.
         as_json: JSON lines or text; None chooses text on a terminal.
     """
+    root = logging.getLogger()
+    root.handlers[:] = [_handler(stream, as_json)]
+    root.setLevel(logging.WARNING)
+    logging.getLogger(_ROOT).setLevel(level.upper())
+
+
+def _handler(stream: TextIO | None, as_json: bool | None) -> logging.Handler:
+    if stream is None and as_json is None and _leads_to_journal(sys.stderr):
+        send = _journal_send()
+        if send is not None:
+            return JournalHandler(send)
     target = sys.stderr if stream is None else stream
     handler = logging.StreamHandler(target)
     handler.setFormatter(JsonFormatter() if (not target.isatty() if as_json is None else as_json) else TextFormatter())
-    root = logging.getLogger()
-    root.handlers[:] = [handler]
-    root.setLevel(logging.WARNING)
-    logging.getLogger(_ROOT).setLevel(level.upper())
+    return handler
+
+
+def _leads_to_journal(stream: TextIO) -> bool:
+    """Whether systemd has connected a stream to its journal, which it tells by device and inode."""
+    try:
+        status = os.fstat(stream.fileno())
+    except (OSError, ValueError):  # closed, or no file at all
+        return False
+    return os.environ.get("JOURNAL_STREAM") == f"{status.st_dev}:{status.st_ino}"
+
+
+def _journal_send() -> _Send | None:
+    """The journal's own entrance; None without systemd-python."""
+    try:
+        from systemd import journal  # noqa: PLC0415 - not every machine has it
+    except ImportError:
+        return None
+    send: _Send = journal.send
+    return send
 
 
 def _values(record: logging.LogRecord) -> dict[str, Any]:
@@ -74,17 +117,20 @@ def _exception(error: BaseException) -> str:
     return "\ncaused by ".join(lines)
 
 
+def _as_text(record: logging.LogRecord) -> str:
+    pairs = (f"{key}={_quoted(value)}" for key, value in _values(record).items() if value is not None)
+    text = " ".join((f"{_logger(record)}: {record.getMessage()}", *pairs))
+    error = record.exc_info[1] if record.exc_info else None
+    return f"{text}\n{_exception(error)}" if error is not None else text
+
+
 class TextFormatter(logging.Formatter):
     """`12:00:01 INFO serving.daemon: serving model=mini seconds=2.1`."""
 
     def format(self, record: logging.LogRecord) -> str:
         """Returns the record as text; a traceback follows on lines of its own."""
         time = dt.datetime.fromtimestamp(record.created).astimezone().strftime("%H:%M:%S")
-        head = f"{time} {record.levelname} {_logger(record)}: {record.getMessage()}"
-        pairs = (f"{key}={_quoted(value)}" for key, value in _values(record).items() if value is not None)
-        text = " ".join((head, *pairs))
-        error = record.exc_info[1] if record.exc_info else None
-        return f"{text}\n{_exception(error)}" if error is not None else text
+        return f"{time} {record.levelname} {_as_text(record)}"
 
 
 class JsonFormatter(logging.Formatter):
@@ -104,6 +150,36 @@ class JsonFormatter(logging.Formatter):
         if error is not None:
             line["exception"] = _exception(error)
         return json.dumps(line, ensure_ascii=False, default=str)
+
+
+class JournalHandler(logging.Handler):
+    """Into systemd's journal: a message for people, and every value as a field.
+
+    systemd-python has a handler too, but that one sends whole exceptions, with what foreign ones quote.
+
+    Args:
+        send: `systemd.journal.send`, or what stands for it.
+    """
+
+    def __init__(self, send: _Send) -> None:
+        super().__init__()
+        self._send = send
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Sends one record."""
+        try:
+            values = {**_values(record), "logger": _logger(record)}
+            self._send(
+                MESSAGE=_as_text(record),
+                PRIORITY=str(_PRIORITIES.get(record.levelno, 5)),
+                SYSLOG_IDENTIFIER="orin-rerank",
+                CODE_FILE=record.pathname,
+                CODE_LINE=str(record.lineno),
+                CODE_FUNC=record.funcName,
+                **{f"{_PREFIX}{key.upper()}": str(value) for key, value in values.items() if value is not None},
+            )
+        except Exception:  # noqa: BLE001 - as every handler of logging: what is said must not stop what is done
+            self.handleError(record)
 
 
 def _quoted(value: object) -> str:
