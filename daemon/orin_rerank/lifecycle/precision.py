@@ -29,6 +29,7 @@ __all__ = [
     "PLAN_GATE_FILE",
     "TrustedInt8",
     "find_int8",
+    "look_for_int8",
     "passed_reason",
     "read_plan_gate",
     "recorded_gate",
@@ -70,7 +71,7 @@ class TrustedInt8:
     """An INT8 engine that may be served.
 
     Attributes:
-        bundle: The derived bundle; verified.
+        bundle: The derived bundle; verified where `find_int8` gave it.
         gate: The record of its gate, which passed when it was judged again.
     """
 
@@ -120,6 +121,24 @@ def find_int8(source: Bundle, store: EngineStore, report: Callable[[str], None])
         BundleError: If it is incomplete or altered.
         StoreError: If the store cannot be read.
     """
+    found = look_for_int8(source, store)
+    if found is not None:
+        found.bundle.verify(report)
+    return found
+
+
+def look_for_int8(source: Bundle, store: EngineStore) -> TrustedInt8 | None:
+    """As `find_int8`, but takes its files to be what its manifest says they are: they may be many gigabytes.
+
+    Args:
+        source: The full-precision bundle.
+        store: Where engines are installed.
+
+    Raises:
+        RefusedPrecisionError: If it is of another bundle, or its gate refuses it or proves nothing.
+        BundleError: If its manifest cannot be read.
+        StoreError: If the store cannot be read.
+    """
     folder = store.quantized(source.digest)
     if folder is None:
         return None
@@ -133,7 +152,6 @@ def find_int8(source: Bundle, store: EngineStore, report: Callable[[str], None])
         raise RefusedPrecisionError("the manifest vouches for no record of a gate", item=str(folder))
     # Before gigabytes are read: what the record says of another engine or a refused one will not change.
     gate = read_gate(folder / GATE_FILE, GateSubject(source.digest, engine_digest(bundle.manifest.files)))
-    bundle.verify(report)
     return TrustedInt8(bundle, gate)
 
 

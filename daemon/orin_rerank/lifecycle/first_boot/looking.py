@@ -1,0 +1,201 @@
+"""The steps that change nothing: what the machine is, and whether it is as it shall be."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from orin_rerank.board.clocks import read_clocks
+from orin_rerank.board.jetson_clocks import PROGRAM as CLOCKS_PROGRAM
+from orin_rerank.board.module import identify_board
+from orin_rerank.board.power_modes import read_power_modes
+from orin_rerank.board.request import OUTCOME
+from orin_rerank.board.tuning import read_outcome
+from orin_rerank.engines.bundle import TOKENIZER_FILE
+from orin_rerank.engines.footprint import EngineKind
+from orin_rerank.engines.memory_plan import MemoryBudget, gib
+from orin_rerank.engines.memory_planner import Residency, plan_policies
+from orin_rerank.engines.settings import DeviceChoice
+from orin_rerank.errors import BoardBusyError, BoardError, GpuMissingError, MemoryShortError, RebootNeededError
+from orin_rerank.graph.builder import Precision
+from orin_rerank.lifecycle.first_boot.progress import Progress, Step
+from orin_rerank.lifecycle.sizes import model_size
+from orin_rerank.prompt.encoder import PromptEncoder
+from orin_rerank.prompt.tokenizer import PromptTokenizer
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from orin_rerank.board.module import Board
+    from orin_rerank.board.tuning import TuningOutcome
+    from orin_rerank.engines.bundle import Bundle
+    from orin_rerank.lifecycle.compile_target import CompileTarget
+    from orin_rerank.lifecycle.first_boot.place import Place
+    from orin_rerank.lifecycle.first_boot.progress import Listener
+
+__all__ = ["Look"]
+
+_POLL_S: Final = 0.5
+
+_GPU_NODES: Final = ("/dev/nvhost-gpu", "/dev/nvgpu/igpu0/*", "/dev/nvidia[0-9]*", "/dev/nvhost-as-gpu")
+"""One of them is there once a Jetson's driver is, by release of its system."""
+
+_RESIDENCY: Final = {
+    Residency.BOTH: "INT8 and full precision fit side by side",
+    Residency.SWAPPED: "INT8 or full precision fits, one at a time",
+    Residency.ONE: "INT8 alone fits, so there is nothing to step down to",
+}
+_HOW_TO_ASK_ROOT: Final = "`systemctl status orin-rerank-board` says more"
+
+
+class Look:
+    """Looks at a machine; each method returns what it found, for people, or raises what is not as it shall be.
+
+    Args:
+        place: The machine.
+    """
+
+    def __init__(self, place: Place) -> None:
+        self._place = place
+        self._board = identify_board(place.paths)
+
+    @property
+    def machine(self) -> Board:
+        """What it is."""
+        return self._board
+
+    def board(self, _: Listener) -> str:
+        """Which module this is.
+
+        Raises:
+            BoardError: If its system is too old.
+        """
+        board = self._board
+        name = board.kind.name if board.kind is not None else board.model
+        if not board.is_jetson:
+            return name
+        release = board.release
+        if release is not None and not release.supported:
+            jetpack = f"JetPack {release.jetpack}" if release.jetpack else f"L4T {release}"
+            raise BoardError(f"{jetpack} has no TensorRT that can be used: JetPack 6.1 is the oldest", item=name)
+        what = f"{name}, {f'L4T {release}' if release is not None else 'an unknown release'}"
+        return f"{what}; {board.doubt}" if board.doubt else what
+
+    def memory(self, bundle: Bundle) -> str:
+        """What of a model fits.
+
+        Raises:
+            MemoryShortError: If nothing does.
+        """
+        place = self._place
+        host = place.accelerators.host_memory()
+        on_gpu = self._board.is_jetson and place.engine.device is not DeviceChoice.CPU
+        served = Precision.INT8_FP16 if on_gpu else Precision.INT8
+        full = Precision.FP16 if on_gpu else Precision.FP32
+        encoder = PromptEncoder(bundle.manifest.prompt, PromptTokenizer.from_file(bundle.folder / TOKENIZER_FILE))
+        of = MemoryBudget.of_machine if on_gpu else MemoryBudget.of_processor
+        policies = plan_policies(
+            model_size(bundle, encoder, full),
+            EngineKind.TENSORRT if on_gpu else EngineKind.PROCESSOR,
+            of(host.total_bytes),
+            place.engine,
+            (served, full),
+        )
+        best = next((policy for policy in policies if policy.fits), None)
+        if best is None:
+            needed = policies[-1].needed_bytes
+            raise MemoryShortError(
+                f"{bundle.manifest.name} takes {gib(needed)} at least, and this machine has {gib(host.total_bytes)}: "
+                "`orin-rerank plan` says which models fit",
+                needed_bytes=needed,
+                available_bytes=host.total_bytes,
+            )
+        return f"{_RESIDENCY[best.residency]} ({gib(best.needed_bytes)} of {gib(host.total_bytes)})"
+
+    def power_mode(self, listener: Listener) -> str:
+        """Whether the root service has set the power mode.
+
+        Raises:
+            RebootNeededError: If the mode waits for a reboot.
+            BoardBusyError: If the root service does not answer in time, or could not set it.
+        """
+        if not self._board.is_jetson or read_power_modes(self._place.paths) is None:
+            return "this machine has no power modes"
+        outcome = self._outcome(listener, Step.POWER_MODE)
+        if outcome.reboot_needed:
+            raise RebootNeededError(
+                f"takes a reboot, until which the board is in {outcome.mode}: reboot it, or set [board] reboot",
+                item=f"power mode {outcome.wanted}",
+            )
+        if outcome.mode != outcome.wanted:
+            problem = outcome.problem or f"the board is in {outcome.mode}"
+            raise BoardBusyError(f"is not set: {problem}; {_HOW_TO_ASK_ROOT}", item=f"power mode {outcome.wanted}")
+        return f"power mode {outcome.mode}"
+
+    def clocks(self, listener: Listener) -> str:
+        """Whether clocks are locked, if they shall be.
+
+        Raises:
+            BoardBusyError: If they are not.
+        """
+        paths = self._place.paths
+        if not self._board.is_jetson or paths.program(CLOCKS_PROGRAM) is None:
+            return "this machine locks no clocks"
+        if not self._place.tuning.lock_clocks:
+            return "clocks are left alone"
+        if not read_clocks(paths).locked:
+            outcome = self._outcome(listener, Step.CLOCKS)
+            if not read_clocks(paths).locked:
+                problem = f": {outcome.problem}" if outcome.problem else ""
+                raise BoardBusyError(f"are not locked{problem}; {_HOW_TO_ASK_ROOT}", item="clocks")
+        return "clocks are locked"
+
+    def gpu(self, listener: Listener) -> CompileTarget | str:
+        """Waits for a Jetson's GPU, which may come up after the daemon.
+
+        Returns:
+            The GPU as TensorRT compiles for it; what is the case instead, for people, where none is expected.
+
+        Raises:
+            TensorRtMissingError: If this is a Jetson, and TensorRT is not installed.
+            GpuMissingError: If this is a Jetson, and its GPU did not come up.
+        """
+        place = self._place
+        if place.engine.device is DeviceChoice.CPU:
+            return "the processor was asked for"
+        if self._board.is_jetson:
+            seconds = place.settings.gpu_wait_s
+            if not self._until(listener, Progress(Step.GPU, "waiting for the GPU's driver"), self._has_node, seconds):
+                raise GpuMissingError(
+                    f"the driver did not come up within {seconds:g} s; what is served is computed on the processor: "
+                    "restart the daemon when it is there, or look for nvgpu in the kernel's messages",
+                    item=_GPU_NODES[0],
+                )
+        place.accelerators.tensorrt()
+        return place.find_target()
+
+    def _has_node(self) -> bool:
+        return any(True for pattern in _GPU_NODES for _ in self._place.paths.glob(pattern))
+
+    def _outcome(self, listener: Listener, step: Step) -> TuningOutcome:
+        """What the root service noted, once it has."""
+        seconds = self._place.settings.board_wait_s
+        file = self._place.paths.at(str(OUTCOME))
+        waiting = Progress(step, "waiting for the root service")
+        self._until(listener, waiting, lambda: read_outcome(file) is not None, seconds)
+        outcome = read_outcome(file)
+        if outcome is None:
+            raise BoardBusyError(
+                f"the root service has not said within {seconds:g} s what it set; {_HOW_TO_ASK_ROOT}", item=str(OUTCOME)
+            )
+        return outcome
+
+    def _until(self, listener: Listener, progress: Progress, there: Callable[[], bool], seconds: float) -> bool:
+        """Waits for something; returns whether it came to be. The listener may end the wait."""
+        waited = 0.0
+        while not there():
+            if waited >= seconds:
+                return False
+            listener(progress)
+            self._place.sleep(_POLL_S)
+            waited += _POLL_S
+        return True

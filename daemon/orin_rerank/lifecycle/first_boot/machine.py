@@ -1,0 +1,305 @@
+"""Goes through the steps until the machine serves, from wherever it was stopped.
+
+What fails is counted and put off, and the next step is tried: a machine without INT8 serves full precision, one without
+plans serves by ONNX Runtime, and `status` says what is the matter. Only where nothing at all can be served is what
+failed tried again by the same process; else the next start does it.
+"""
+
+from __future__ import annotations
+
+import functools
+import logging
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from orin_rerank.engines.bundle import Bundle
+from orin_rerank.engines.settings import DeviceChoice
+from orin_rerank.errors import (
+    BuildCancelledError,
+    BuildError,
+    DeviceLostError,
+    GpuMissingError,
+    InternalError,
+    OrinRerankError,
+    SettingsError,
+    StoreError,
+    TensorRtMissingError,
+    UnavailableError,
+)
+from orin_rerank.lifecycle.first_boot.journal import Journal, Outcome
+from orin_rerank.lifecycle.first_boot.looking import Look
+from orin_rerank.lifecycle.first_boot.making import Found, Make, Task, was_refused
+from orin_rerank.lifecycle.first_boot.progress import Progress, Step
+from orin_rerank.lifecycle.startup import load_model
+from orin_rerank.telemetry.log import fields
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from orin_rerank.lifecycle.compile_target import CompileTarget
+    from orin_rerank.lifecycle.first_boot.place import Place
+    from orin_rerank.lifecycle.first_boot.progress import Listener
+    from orin_rerank.lifecycle.model import LoadedModel
+
+__all__ = ["Prepared", "StepResult", "prepare", "prepare_and_load"]
+
+_log = logging.getLogger(__name__)
+
+_AGAIN: Final = "`orin-rerank prepare --again` tries it at once"
+_TICK_S: Final = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class StepResult:
+    """What became of a step.
+
+    Attributes:
+        step: Which.
+        outcome: How it stands now.
+        text: What came of it or what is the matter, for people.
+        retry_in_s: When it may be tried again; None where there is nothing to try again, or not by itself.
+    """
+
+    step: Step
+    outcome: Outcome
+    text: str
+    retry_in_s: float | None = None
+
+    @property
+    def problem(self) -> str | None:
+        """What is the matter; None if nothing is."""
+        return None if self.outcome is Outcome.DONE else f"{self.step.value}: {self.text}"
+
+
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """What became of all steps.
+
+    Attributes:
+        steps: In their order.
+    """
+
+    steps: tuple[StepResult, ...] = ()
+
+    @property
+    def problems(self) -> tuple[str, ...]:
+        """What is not as it shall be, for people."""
+        return tuple(step.problem for step in self.steps if step.problem is not None)
+
+    @property
+    def retry_in_s(self) -> float | None:
+        """When a step may be tried again; None if none may by itself."""
+        return min((step.retry_in_s for step in self.steps if step.retry_in_s is not None), default=None)
+
+
+def prepare(place: Place, listener: Listener, *, again: bool = False) -> Prepared:
+    """Takes every step that this machine lacks.
+
+    Args:
+        place: The machine.
+        listener: Told how it gets on.
+        again: Whether to take steps that rest, or were refused, at once.
+
+    Raises:
+        BundleError: If the bundle cannot be read.
+        UnavailableError: If the listener wants it to end.
+        DeviceLostError: If the GPU is lost; only another process can use it.
+        StoreError: If what failed shall be tried again, and that cannot be noted.
+    """
+    bundle = Bundle.open(place.bundle)
+    if bundle.manifest.source is not None:
+        return Prepared()  # loading says what is wrong with that
+    return _Machine(place, bundle, listener, again=again).run()
+
+
+def prepare_and_load(place: Place, listener: Listener, on_prepared: Callable[[Prepared], None]) -> LoadedModel:
+    """Takes every step that this machine lacks, then loads what can be served.
+
+    Args:
+        place: The machine.
+        listener: Told how it gets on.
+        on_prepared: Told what became of the steps, before anything is loaded.
+
+    Raises:
+        OrinRerankError: As `load_model`, where nothing can be served and nothing is to be tried again.
+        UnavailableError: If the listener wants it to end.
+    """
+    while True:
+        prepared = prepare(place, listener)
+        on_prepared(prepared)
+        try:
+            return _load(place, listener)
+        except (DeviceLostError, SettingsError, InternalError):
+            raise
+        except OrinRerankError as error:
+            wait_s = prepared.retry_in_s
+            if listener.stopping or wait_s is None:
+                raise
+            _log.error("nothing can be served yet", extra=fields(reason=str(error), again_in_s=wait_s))
+            _wait(place, listener, wait_s, str(error))
+
+
+def _load(place: Place, listener: Listener) -> LoadedModel:
+    journal = Journal(place.state, place.now)
+    key = {"bundle": Bundle.open(place.bundle).digest, "settings": place.engine_digest}
+    _noted(lambda: journal.begin(Step.LOAD, key))
+    try:
+        model = load_model(
+            place.bundle,
+            place.engine,
+            lambda detail: listener(Progress(Step.LOAD, detail)),
+            store=place.engines,
+            accelerators=place.accelerators,
+        )
+    except OrinRerankError as error:
+        outcome, text = (Outcome.STOPPED, "stopped") if listener.stopping else (Outcome.FAILED, str(error))
+        _noted(lambda: journal.end(Step.LOAD, outcome, text))
+        raise
+    _noted(lambda: journal.end(Step.LOAD, Outcome.DONE, f"{model.info.precision} by {model.info.name}"))
+    return model
+
+
+def _noted(note: Callable[[], None]) -> None:
+    """Notes what is only for people; a disk that takes nothing is no reason not to serve."""
+    try:
+        note()
+    except StoreError as error:
+        _log.warning("the journal of first boot cannot be written", extra=fields(reason=str(error)))
+
+
+def _wait(place: Place, listener: Listener, seconds: float, reason: str) -> None:
+    left = seconds
+    while left > 0:
+        listener(Progress(Step.WAIT, "nothing can be served; what failed is tried again", None, left, reason))
+        place.sleep(min(_TICK_S, left))
+        left -= _TICK_S
+
+
+class _Machine:
+    """One run through the steps."""
+
+    def __init__(self, place: Place, bundle: Bundle, listener: Listener, *, again: bool) -> None:
+        self._place = place
+        self._bundle = bundle
+        self._listener = listener
+        self._journal = Journal(place.state, place.now)
+        if again:
+            self._journal.forget()
+        self._look = Look(place)
+        self._make = Make(place, bundle)
+        self._target: CompileTarget | str = "the GPU was not looked for"
+        self._results: list[StepResult] = []
+
+    def run(self) -> Prepared:
+        """Takes the steps in their order."""
+        look, make = self._look, self._make
+        self._looked(Step.BOARD, look.board)
+        self._looked(Step.MEMORY, lambda _: look.memory(self._bundle))
+        self._looked(Step.POWER_MODE, look.power_mode)
+        self._looked(Step.CLOCKS, look.clocks)
+        self._looked(Step.GPU, self._find_gpu)
+        self._made(Step.CALIBRATE, make.calibration)
+        for step in (Step.BUILD_INT8, Step.BUILD_FULL):
+            self._made(step, functools.partial(self._plans, step))
+        return Prepared(tuple(self._results))
+
+    def _plans(self, step: Step) -> Found | Task:
+        return self._make.plans(step, self._target)
+
+    def _find_gpu(self, listener: Listener) -> str:
+        self._target = "no GPU can be compiled for"
+        try:
+            found = self._look.gpu(listener)
+        except (TensorRtMissingError, GpuMissingError) as error:
+            self._target = str(error)
+            if self._look.machine.is_jetson or self._place.engine.device is DeviceChoice.CUDA:
+                raise
+            return f"none that TensorRT compiles for: {error}"
+        self._target = found
+        return found if isinstance(found, str) else f"{found.device.name}, {found.runtime}"
+
+    def _looked(self, step: Step, look: Callable[[Listener], str]) -> None:
+        self._listener(Progress(step, "looking"))
+        try:
+            text, outcome = look(self._listener), Outcome.DONE
+        except DeviceLostError:
+            raise
+        except OrinRerankError as error:
+            if self._listener.stopping:
+                raise
+            text, outcome = _said(error), Outcome.FAILED
+        _noted(lambda: self._journal.found(step, {}, outcome, text))
+        self._result(StepResult(step, outcome, text))
+
+    def _made(self, step: Step, find: Callable[[], Found | Task]) -> None:
+        self._listener(Progress(step, "looking what there is"))
+        try:
+            found = find()
+        except DeviceLostError:
+            raise
+        except OrinRerankError as error:
+            self._result(StepResult(step, Outcome.FAILED, _said(error)))
+            return
+        if isinstance(found, Found):
+            outcome = Outcome.REFUSED if found.refused else Outcome.DONE
+            self._result(StepResult(step, outcome, found.text))
+            return
+        wait_s = self._journal.wait_s(step, found.key)
+        if wait_s > 0:
+            self._result(self._put_off(step, found.key, wait_s))
+            return
+        self._result(self._taken(step, found))
+
+    def _put_off(self, step: Step, key: Mapping[str, str], wait_s: float) -> StepResult:
+        entry = self._journal.entry(step, key)
+        assert entry is not None
+        if entry.outcome is Outcome.REFUSED:
+            return StepResult(step, entry.outcome, f"{entry.text}; {_AGAIN}")
+        text = entry.text or "it was cut off: the power, the process or its memory went"
+        times = entry.failures + (entry.outcome is Outcome.BEGUN)
+        if math.isinf(wait_s):
+            return StepResult(step, Outcome.FAILED, f"{text} ({times} times; it rests now); {_AGAIN}")
+        return StepResult(step, Outcome.FAILED, f"{text}; it is tried again in {wait_s:.0f} s, or: {_AGAIN}", wait_s)
+
+    def _taken(self, step: Step, task: Task) -> StepResult:
+        """Does it, between two notes in the journal."""
+        journal, listener = self._journal, self._listener
+        try:
+            journal.begin(step, task.key)
+        except StoreError as error:
+            # Without the note it would be taken at every start, for ever, whatever becomes of it.
+            return StepResult(step, Outcome.FAILED, f"not done, since it cannot be noted: {error}")
+        _log.info("step begins", extra=fields(step=step.value, reason=task.reason))
+        try:
+            text = task.run(listener, lambda: _noted(lambda: journal.got_further(step)))
+        except (UnavailableError, BuildCancelledError, DeviceLostError) as error:
+            stopped = listener.stopping and not isinstance(error, DeviceLostError)
+            outcome = Outcome.STOPPED if stopped else Outcome.FAILED
+            said = _said(error)
+            _noted(lambda: journal.end(step, outcome, said))
+            if stopped and isinstance(error, BuildCancelledError):
+                raise UnavailableError("the daemon stops") from error
+            raise
+        except (OrinRerankError, OSError) as error:
+            refused = was_refused(error, self._make, step, self._target)
+            outcome = Outcome.REFUSED if refused else Outcome.FAILED
+            text = _said(error)
+            _log.warning("step failed", extra=fields(step=step.value, outcome=outcome.value, reason=text))
+        else:
+            outcome = Outcome.DONE
+            _log.info("step done", extra=fields(step=step.value, result=text))
+        _noted(lambda: journal.end(step, outcome, text))
+        wait_s = journal.wait_s(step, task.key)
+        retry = wait_s if outcome is Outcome.FAILED and math.isfinite(wait_s) else None
+        return StepResult(step, outcome, text, retry)
+
+    def _result(self, result: StepResult) -> None:
+        if result.problem is not None:
+            _log.warning("not as it shall be", extra=fields(step=result.step.value, reason=result.text))
+        self._results.append(result)
+
+
+def _said(error: OrinRerankError | OSError) -> str:
+    """An error with what to do about it."""
+    return f"{error}; {error.advice}" if isinstance(error, BuildError) else str(error)
