@@ -95,28 +95,23 @@ def plan(
 
 def _target(board: BoardName) -> Target:
     """What is planned for: a board as the table has it, or this machine."""
-    from orin_rerank.board.module import identify_board
     from orin_rerank.board.paths import BoardPaths
     from orin_rerank.engines.footprint import EngineKind
     from orin_rerank.lifecycle.board_plan import Target
     from orin_rerank.lifecycle.published import BOARDS
+    from orin_rerank.lifecycle.this_machine import this_target
 
-    if board is not BoardName.THIS:
-        spec = BOARDS[board.value]
-        return Target(spec.kind.name, EngineKind.TENSORRT, spec.memory_bytes, spec.modes)
-    here = identify_board(BoardPaths.from_environment())
-    if here.kind is None:
-        return Target(f"{here.model}, on its processor", EngineKind.PROCESSOR, here.memory_bytes, ())
-    modes = BOARDS[here.kind.key].modes
-    if not here.super_mode:
-        modes = tuple(mode for mode in modes if not mode.name.endswith("_SUPER"))
-    return Target(here.kind.name, EngineKind.TENSORRT, here.memory_bytes, modes)
+    if board is BoardName.THIS:
+        return this_target(BoardPaths.from_environment())
+    spec = BOARDS[board.value]
+    return Target(spec.kind.name, EngineKind.TENSORRT, spec.memory_bytes, spec.modes)
 
 
 def _candidates(model: str | None, target: Target) -> list[Candidate]:
     """The published models, the one that is named, or a bundle."""
     from orin_rerank.lifecycle.board_plan import Candidate
     from orin_rerank.lifecycle.published import MODELS
+    from orin_rerank.lifecycle.this_machine import bundle_candidate
 
     published = [
         Candidate(one.key, one.name, one.family, one.size, one.download_bytes, one.quality) for one in MODELS.values()
@@ -129,19 +124,4 @@ def _candidates(model: str | None, target: Target) -> list[Candidate]:
     if not Path(model).is_dir():
         known = ", ".join(MODELS)
         raise SettingsError(f"is neither a published model ({known}) nor a bundle's folder", item=f"--model {model}")
-    return [_bundle(Path(model), target)]
-
-
-def _bundle(folder: Path, target: Target) -> Candidate:
-    """A bundle that is there, by the true size of its weights."""
-    from orin_rerank.engines.bundle import TOKENIZER_FILE, Bundle
-    from orin_rerank.lifecycle.board_plan import Candidate
-    from orin_rerank.lifecycle.sizes import model_size
-    from orin_rerank.prompt.encoder import PromptEncoder
-    from orin_rerank.prompt.tokenizer import PromptTokenizer
-
-    bundle = Bundle.open(folder)
-    manifest = bundle.manifest
-    encoder = PromptEncoder(manifest.prompt, PromptTokenizer.from_file(folder / TOKENIZER_FILE))
-    precision = target.precisions[1 if manifest.source is None else 0]
-    return Candidate(str(folder), manifest.name, manifest.prompt.family, model_size(bundle, encoder, precision))
+    return [bundle_candidate(Path(model), target)]
