@@ -14,11 +14,12 @@ from orin_rerank.board.power_modes import PowerMode, PowerModes, read_power_mode
 from orin_rerank.board.thermal import OverCurrent, Zone, read_over_current, read_throttle_alerts, read_zones
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from pathlib import Path
 
     from orin_rerank.board.paths import BoardPaths
 
-__all__ = ["BoardSnapshot", "fastest_mode", "read_snapshot"]
+__all__ = ["BoardSnapshot", "fastest_mode", "hottest_zone", "read_snapshot", "read_temperatures"]
 
 _MILLI: Final = 1000
 _PROCESSOR_SENSORS: Final = ("coretemp", "k10temp", "zenpower", "cpu_thermal")
@@ -56,10 +57,8 @@ class BoardSnapshot:
 
     @property
     def hottest(self) -> Zone | None:
-        """The zone that decides: the junction's, which is the highest of all, else whichever is warmest."""
-        known = [zone for zone in self.zones if zone.celsius is not None]
-        junction = next((zone for zone in known if zone.name == "tj"), None)
-        return junction or max(known, key=lambda zone: zone.celsius or 0.0, default=None)
+        """The zone that decides, as `hottest_zone` says."""
+        return hottest_zone(self.zones)
 
 
 def read_snapshot(paths: BoardPaths) -> BoardSnapshot:
@@ -74,7 +73,7 @@ def read_snapshot(paths: BoardPaths) -> BoardSnapshot:
         modes=modes,
         mode=read_current_mode(paths, modes),
         clocks=read_clocks(paths),
-        zones=read_zones(paths) or _processor_zones(paths),
+        zones=read_temperatures(paths),
         throttled=read_throttle_alerts(paths),
         over_current=read_over_current(paths),
         rails=read_rails(paths),
@@ -82,6 +81,18 @@ def read_snapshot(paths: BoardPaths) -> BoardSnapshot:
         fan=read_fan_share(paths),
         memory=read_memory(paths),
     )
+
+
+def read_temperatures(paths: BoardPaths) -> list[Zone]:
+    """How warm the board is: its thermal zones, or where the kernel makes none, what the processor's sensors say."""
+    return read_zones(paths) or _processor_zones(paths)
+
+
+def hottest_zone(zones: Sequence[Zone]) -> Zone | None:
+    """The zone that decides: the junction's, which is the highest of all, else whichever is warmest."""
+    known = [zone for zone in zones if zone.celsius is not None]
+    junction = next((zone for zone in known if zone.name == "tj"), None)
+    return junction or max(known, key=lambda zone: zone.celsius or 0.0, default=None)
 
 
 def fastest_mode(paths: BoardPaths, board: Board, modes: PowerModes) -> PowerMode:

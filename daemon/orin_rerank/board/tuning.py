@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from orin_rerank.board.paths import BoardPaths
     from orin_rerank.board.power_modes import PowerMode, PowerModes
 
-__all__ = ["FASTEST", "KEEP", "Tuning", "TuningOutcome", "read_outcome", "restore_board", "tune_board"]
+__all__ = ["FASTEST", "KEEP", "Tuning", "TuningOutcome", "read_outcome", "restore_board", "tune_board", "wanted_mode"]
 
 _log = logging.getLogger(__name__)
 
@@ -162,6 +162,19 @@ def read_outcome(file: Path) -> TuningOutcome | None:
         return None
 
 
+def wanted_mode(paths: BoardPaths, modes: PowerModes, tuning: Tuning) -> PowerMode | None:
+    """The power mode that the board shall be in; None where it is to stay as it is.
+
+    Raises:
+        BoardError: If the board has no such mode.
+    """
+    if tuning.power_mode == KEEP:
+        return None
+    if tuning.power_mode == FASTEST:
+        return fastest_mode(paths, identify_board(paths), modes)
+    return modes.find(tuning.power_mode)
+
+
 def _keep_first(paths: BoardPaths, modes: PowerModes | None, state: Path) -> None:
     """Notes mode and clocks before anything is changed; what is noted is never noted again."""
     file = state / _FIRST_MODE
@@ -180,7 +193,7 @@ def _keep_first(paths: BoardPaths, modes: PowerModes | None, state: Path) -> Non
 def _tune_mode(
     paths: BoardPaths, modes: PowerModes, tuning: Tuning, state: Path, sleep: Callable[[float], None]
 ) -> TuningOutcome:
-    wanted = _wanted(paths, modes, tuning)
+    wanted = wanted_mode(paths, modes, tuning)
     current = read_current_mode(paths, modes)
     now = None if current is None else current.name or str(current.id)
     if wanted is None or (current is not None and current.id == wanted.id):
@@ -198,14 +211,6 @@ def _tune_mode(
         return TuningOutcome(now, wanted.name, problem=problem)
     _log.info("power mode set", extra=fields(mode=wanted.name, before=now))
     return TuningOutcome(wanted.name, wanted.name, changed=(f"power mode {wanted.name}",))
-
-
-def _wanted(paths: BoardPaths, modes: PowerModes, tuning: Tuning) -> PowerMode | None:
-    if tuning.power_mode == KEEP:
-        return None
-    if tuning.power_mode == FASTEST:
-        return fastest_mode(paths, identify_board(paths), modes)
-    return modes.find(tuning.power_mode)
 
 
 def _needing_reboot(
