@@ -236,10 +236,20 @@ class OverloadedError(OrinRerankError):
 
 
 class UnavailableError(OrinRerankError):
-    """The daemon cannot rerank now: it starts, builds, drains, is too hot or unhealthy."""
+    """The daemon cannot rerank now: it starts, builds, drains, is too hot or unhealthy.
+
+    Args:
+        message: One sentence for a person.
+        item: The offending item.
+        retry_after_s: When trying again is likely to succeed, in seconds; None where that is not known.
+    """
 
     kind = ErrorKind.UNAVAILABLE
     code = "unavailable"
+
+    def __init__(self, message: str, *, item: str | None = None, retry_after_s: float | None = None) -> None:
+        super().__init__(message, item=item)
+        self.retry_after_s = retry_after_s
 
 
 class UnreachableError(UnavailableError):

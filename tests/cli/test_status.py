@@ -16,8 +16,20 @@ def test_serving(daemon: Path) -> None:
     done = orin_rerank("status", "--json", "--socket", str(daemon))
     assert (done.returncode, done.stderr) == (0, "")
     value = json.loads(done.stdout)
-    assert list(value) == ["state", "detail", "version", "uptime_seconds", "model", "queue", "pool", "counters"]
+    assert list(value) == [
+        "state",
+        "detail",
+        "version",
+        "uptime_seconds",
+        "activity",
+        "problems",
+        "model",
+        "queue",
+        "pool",
+        "counters",
+    ]
     assert value["state"] == "serving"
+    assert (value["activity"]["step"], value["activity"]["fraction"], value["problems"]) == ("", None, [])
     assert value["model"] == {
         "name": "fake",
         "bundle_digest": "0" * 64,

@@ -104,7 +104,7 @@ def test_a_variable_goes_before_the_file(tmp_path: Path) -> None:
     [
         ("[server]\nmax_document = 7\n", 2, "unknown key max_document in [server]; did you mean max_documents?"),
         ("\n\n[servre]\nx = 7\n", 3, "unknown section [servre]; did you mean server?"),
-        ("x = 1\n", 1, "unknown section [x]; there are model, engine, server, board, log"),
+        ("x = 1\n", 1, "unknown section [x]; there are model, engine, server, first_boot, board, log"),
         ("server = 1\n", 1, "server is a section: write [server]"),
         ("[engine]\n# threads\nthreads = 'many'\n", 3, "threads: should be a valid integer"),
         ("[engine]\nthreads = 0\n", 2, "threads must be from 1 to 1024, not 0"),

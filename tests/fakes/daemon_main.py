@@ -17,7 +17,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from fakes.model import FakeModel
 from orin_rerank.errors import BundleError, DeviceLostError, OrinRerankError, UnavailableError
-from orin_rerank.serving.daemon import run
+from orin_rerank.serving.foreground import run
 from orin_rerank.serving.settings import ServerSettings
 from orin_rerank.telemetry import log
 

@@ -25,7 +25,7 @@ from orin_rerank.engines.tensorrt.runtime import PlanRuntime
 from orin_rerank.errors import OrinRerankError
 from orin_rerank.lifecycle.accelerators import Accelerators, TensorRt
 from orin_rerank.lifecycle.startup import load_model
-from orin_rerank.serving.daemon import run
+from orin_rerank.serving.foreground import run
 from orin_rerank.serving.settings import ServerSettings
 from orin_rerank.telemetry import log
 

@@ -22,6 +22,7 @@ from orin_rerank.serving.status import ERROR_DOMAIN
 from orin_rerank.v1 import rerank_pb2, rerank_pb2_grpc
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from types import TracebackType
 
     from typing_extensions import Self
@@ -84,6 +85,17 @@ class DaemonClient:
         """
         try:
             return self._stub.GetStatus(rerank_pb2.GetStatusRequest(), timeout=self._timeout_s)
+        except grpc.RpcError as error:
+            raise error_of(error, self.target) from error
+
+    def watch(self) -> Iterator[rerank_pb2.WatchStatusResponse]:
+        """Follows what the daemon is at, until it ends; there is no deadline.
+
+        Raises:
+            OrinRerankError: As `error_of` says, where the daemon goes without a word.
+        """
+        try:
+            yield from self._stub.WatchStatus(rerank_pb2.WatchStatusRequest())
         except grpc.RpcError as error:
             raise error_of(error, self.target) from error
 

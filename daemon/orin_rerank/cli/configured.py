@@ -13,8 +13,9 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from orin_rerank.config.sections import Settings
+    from orin_rerank.lifecycle.first_boot.place import Place
 
-__all__ = ["settings_of", "state_folder"]
+__all__ = ["place_of", "settings_of", "state_folder"]
 
 
 def settings_of(config: Path | None, **options: Mapping[str, object]) -> Settings:
@@ -52,3 +53,30 @@ def state_folder(settings: Settings) -> Path:
     if settings.model.state is not None and not os.environ.get(STATE_VARIABLE):
         return settings.model.state.absolute()
     return default_state_folder()
+
+
+def place_of(bundle: Path, settings: Settings) -> Place:
+    """This machine, for it to be prepared.
+
+    Args:
+        bundle: The full-precision bundle's folder.
+        settings: All settings.
+
+    Raises:
+        StoreError: If the user has no home.
+    """
+    from orin_rerank.board.paths import BoardPaths
+    from orin_rerank.cli.bundles import SHIPPED_CALIBRATION, SHIPPED_EVALUATION, repository_folder
+    from orin_rerank.lifecycle.first_boot.place import Place
+
+    first_boot = settings.first_boot
+    return Place(
+        bundle,
+        state_folder(settings),
+        first_boot.calibration or repository_folder(SHIPPED_CALIBRATION),
+        first_boot.evaluation or repository_folder(SHIPPED_EVALUATION),
+        settings.engine,
+        first_boot,
+        tuning=settings.board,
+        paths=BoardPaths.from_environment(),
+    )

@@ -28,6 +28,7 @@ from orin_rerank.cli.export import export
 from orin_rerank.cli.help_text import help_of
 from orin_rerank.cli.output import print_error
 from orin_rerank.cli.plan import plan
+from orin_rerank.cli.prepare import prepare
 from orin_rerank.cli.rank import rank
 from orin_rerank.cli.serve import serve
 from orin_rerank.cli.status import status
@@ -54,7 +55,7 @@ _EPILOG = "`orin-rerank --help` lists the exit codes. Errors go to standard erro
 app = typer.Typer(
     add_completion=False, rich_markup_mode="rich", context_settings={"help_option_names": ["-h", "--help"]}
 )
-for command in (serve, rank, status, evaluate, calibrate, build, engines, export, plan):
+for command in (serve, rank, status, evaluate, calibrate, build, prepare, engines, export, plan):
     app.command(help=help_of(command), epilog=_EPILOG)(command)
 app.add_typer(board_app, name="board")
 app.add_typer(bundle_app, name="bundle")

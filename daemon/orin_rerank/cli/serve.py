@@ -17,9 +17,10 @@ from orin_rerank.config.sections import LogLevel  # noqa: TC001 - typer reads an
 from orin_rerank.engines.settings import DeviceChoice, PrecisionChoice  # noqa: TC001 - likewise
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
+    from orin_rerank.config.sections import Settings
+    from orin_rerank.lifecycle.first_boot.machine import Prepared
     from orin_rerank.lifecycle.model import LoadedModel
+    from orin_rerank.serving.reporter import Reporter
 
 __all__ = ["serve"]
 
@@ -76,12 +77,21 @@ def serve(
     log_level: Annotated[
         LogLevel | None, typer.Option(help="How much the journal says; else info.", show_default=False)
     ] = None,
+    prepare: Annotated[
+        bool,
+        typer.Option(
+            "--prepare",
+            help="Make first what this machine lacks, as `orin-rerank prepare` does, unless [first_boot] in the "
+            "settings says otherwise; the system's service does so.",
+        ),
+    ] = False,
     config: ConfigOption = None,
 ) -> int:
     """Run the daemon in the foreground until SIGTERM or Ctrl-C.
 
     It listens at once and answers `status`, loads and checks the model, and then serves. On SIGTERM it finishes what
-    runs and leaves with 0. The journal goes to standard error, as JSON lines unless that is a terminal.
+    runs and leaves with 0. On SIGHUP it reads the settings again, and takes over log level, limits of requests and
+    drain time. The journal goes to standard error, as JSON lines unless that is a terminal.
 
     An INT8 engine that `orin-rerank calibrate` has installed for the bundle is served in its place where it proves
     itself; else `status` says why not. So it is with the GPU: first the TensorRT plans that `orin-rerank build` has
@@ -96,35 +106,72 @@ def serve(
         orin-rerank serve
         orin-rerank serve --bundle /srv/models/qwen3-vl-reranker-2b --tcp 127.0.0.1:50051
     """
+    from orin_rerank.board.paths import BoardPaths
     from orin_rerank.cli.address import default_socket
     from orin_rerank.cli.bundles import bundle_of
-    from orin_rerank.cli.configured import settings_of, state_folder
+    from orin_rerank.cli.configured import settings_of
     from orin_rerank.cli.exit_codes import exit_code_of
-    from orin_rerank.serving import daemon
+    from orin_rerank.cli.reloading import Reloading
+    from orin_rerank.lifecycle.board_watch import BoardWatch
+    from orin_rerank.serving import foreground
     from orin_rerank.telemetry import log
+    from orin_rerank.telemetry.notify import Notifier
 
-    settings = settings_of(
-        config,
-        server={"socket": None if socket is None else socket.absolute(), "tcp": tcp},
-        engine={
-            "precision": precision,
-            "device": device,
-            "threads": threads,
-            "token_budget": token_budget,
-            "max_tokens": max_tokens,
-        },
-        log={"level": log_level},
-    )
+    notifier = Notifier()  # before anything is started that could speak for the daemon
+
+    def read() -> Settings:
+        return settings_of(
+            config,
+            server={"socket": None if socket is None else socket.absolute(), "tcp": tcp},
+            engine={
+                "precision": precision,
+                "device": device,
+                "threads": threads,
+                "token_budget": token_budget,
+                "max_tokens": max_tokens,
+            },
+            log={"level": log_level},
+        )
+
+    settings = read()
     server = settings.server
     if socket is None and "server.socket" not in settings.sources:
         server = dataclasses.replace(server, socket=default_socket())
     folder = bundle_of(bundle or settings.model.bundle)
     log.configure(settings.log.level.value)
+    source = _Source(folder, settings, prepare=prepare)
+    with BoardWatch(BoardPaths.from_environment(), settings.board) as watch:
+        return foreground.run(
+            server,
+            source.load,
+            exit_code_of,
+            notifier=notifier,
+            problems=lambda: (*source.problems, *watch.problems),
+            reload=Reloading(settings, server, read),
+        )
 
-    def load(report: Callable[[str], None]) -> LoadedModel:
+
+class _Source:
+    """Where the model comes from: what is there, or what this machine is made to have first."""
+
+    def __init__(self, bundle: Path, settings: Settings, *, prepare: bool) -> None:
+        self.problems: tuple[str, ...] = ()
+        self._bundle = bundle
+        self._settings = settings
+        self._prepare = prepare
+
+    def load(self, reporter: Reporter) -> LoadedModel:
+        """Gives the model; called on the engine's thread."""
+        from orin_rerank.cli.configured import place_of, state_folder
         from orin_rerank.engines.store import EngineStore
+        from orin_rerank.lifecycle.first_boot.machine import prepare_and_load
+        from orin_rerank.lifecycle.first_boot.settings import PrepareChoice
         from orin_rerank.lifecycle.startup import load_model
 
-        return load_model(folder, settings.engine, report, store=EngineStore(state_folder(settings)))
+        settings = self._settings
+        if self._prepare and settings.first_boot.prepare is not PrepareChoice.OFF:
+            return prepare_and_load(place_of(self._bundle, settings), reporter, self._prepared)
+        return load_model(self._bundle, settings.engine, reporter, store=EngineStore(state_folder(settings)))
 
-    return daemon.run(server, load, exit_code_of)
+    def _prepared(self, prepared: Prepared) -> None:
+        self.problems = prepared.problems

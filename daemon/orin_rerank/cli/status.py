@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import sys
 from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
@@ -13,6 +15,7 @@ if TYPE_CHECKING:
     from google.protobuf.message import Message
     from rich.table import Table
 
+    from orin_rerank.cli.client import DaemonClient
     from orin_rerank.v1 import rerank_pb2
 
 __all__ = ["status", "status_as_dict", "status_table"]
@@ -32,6 +35,9 @@ def status(
     socket: SocketOption = None,
     address: AddressOption = None,
     timeout: Annotated[float, typer.Option(metavar="SECONDS", min=0.001, help="How long to wait.")] = 5.0,
+    watch: Annotated[
+        bool, typer.Option("--watch", help="Say what it is at whenever that changes, until it ends or Ctrl-C.")
+    ] = False,
 ) -> int:
     """Say what the daemon is doing and with what model.
 
@@ -40,17 +46,21 @@ def status(
     For example:
 
         orin-rerank status
+        orin-rerank status --watch
         until orin-rerank status >/dev/null; do sleep 1; done
         orin-rerank status --json | jq .counters.documents
 
-    --json writes {"state", "detail", "version", "uptime_seconds", "model", "queue", "pool", "counters"}, with the
-    names that GetStatus has in rerank.proto; "model" and "pool" are null until the model is loaded.
+    --json writes {"state", "detail", "version", "uptime_seconds", "activity", "problems", "model", "queue", "pool",
+    "counters"}, with the names that GetStatus has in rerank.proto; "model" and "pool" are null until the model is
+    loaded. With --watch it writes lines of {"state", "activity", "problems"}.
     """
     from orin_rerank.cli.address import target_of
     from orin_rerank.cli.client import DaemonClient
     from orin_rerank.cli.output import console, print_json
 
     with DaemonClient(target_of(socket, address), timeout_s=timeout) as client:
+        if watch:
+            return follow(client, json_output=json_output)
         response = client.status()
         if json_output:
             print_json(status_as_dict(response))
@@ -59,7 +69,7 @@ def status(
     return _EXIT_CODES.get(state_name(response), ExitCode.INTERNAL)
 
 
-def state_name(response: rerank_pb2.GetStatusResponse) -> str:
+def state_name(response: rerank_pb2.GetStatusResponse | rerank_pb2.WatchStatusResponse) -> str:
     """The state's name in lower case, such as `serving`."""
     from orin_rerank.v1 import rerank_pb2
 
@@ -74,6 +84,8 @@ def status_as_dict(response: rerank_pb2.GetStatusResponse) -> dict[str, object]:
         "detail": response.detail,
         "version": response.version,
         "uptime_seconds": round(response.uptime_seconds, 3),
+        "activity": activity_as_dict(response.activity),
+        "problems": list(response.problems),
         "model": _fields(response.model) if response.HasField("model") else None,
         "queue": _fields(response.queue),
         "pool": _fields(response.pool) if response.HasField("pool") else None,
@@ -82,6 +94,45 @@ def status_as_dict(response: rerank_pb2.GetStatusResponse) -> dict[str, object]:
             for field in counters.DESCRIPTOR.fields
         },
     }
+
+
+def activity_as_dict(activity: rerank_pb2.Activity) -> dict[str, object]:
+    """What the daemon is at, as `--json` writes it; what is not known is null."""
+    known = {
+        name: round(getattr(activity, name), 3) for name in ("fraction", "seconds_left") if activity.HasField(name)
+    }
+    return {
+        "step": activity.step,
+        "detail": activity.detail,
+        "fraction": known.get("fraction"),
+        "seconds_left": known.get("seconds_left"),
+        "reason": activity.reason,
+        "since_seconds": round(activity.since_seconds, 3),
+    }
+
+
+def follow(client: DaemonClient, *, json_output: bool) -> int:
+    """Writes a line for whatever the daemon is at, until it ends.
+
+    Returns:
+        The exit code of the state that it was in last.
+    """
+    from orin_rerank.cli.output import console, snippet
+
+    code: int = ExitCode.UNREACHABLE
+    out = console()
+    for update in client.watch():
+        state = state_name(update)
+        code = _EXIT_CODES.get(state, ExitCode.INTERNAL)
+        activity = update.activity
+        if json_output:
+            value = {"state": state, "activity": activity_as_dict(activity), "problems": list(update.problems)}
+            sys.stdout.write(f"{json.dumps(value, ensure_ascii=False)}\n")
+            sys.stdout.flush()
+        else:
+            what = f"{_step(activity)}: {activity.detail}" if activity.step else activity.detail
+            out.print(f"{state}: {snippet(what, 300)}", style=_STYLES.get(state, "red"), markup=False, soft_wrap=True)
+    return code
 
 
 def _fields(message: Message) -> dict[str, object]:
@@ -100,8 +151,15 @@ def status_table(response: rerank_pb2.GetStatusResponse, target: str) -> Table:
     table.add_column(style="bold")
     table.add_column()
     table.add_row("state", Text(state, style=_STYLES.get(state, "red")))
+    activity = response.activity
     if response.detail:
         table.add_row("detail", Text(snippet(response.detail, 500)))
+    if activity.step:
+        table.add_row("step", Text(_step(activity)))
+        if activity.reason:
+            table.add_row("because", Text(snippet(activity.reason, 500)))
+    for problem in response.problems:
+        table.add_row("problem", Text(snippet(problem, 500), style="yellow"))
     if response.HasField("model"):
         model = response.model
         made_from = f", made from {model.source_digest[:12]}" if model.source_digest else ""
@@ -130,6 +188,13 @@ def status_table(response: rerank_pb2.GetStatusResponse, target: str) -> Table:
     table.add_row("errors", errors or "none")
     table.add_row("daemon", f"{response.version} at {target}, up {_duration(response.uptime_seconds)}")
     return table
+
+
+def _step(activity: rerank_pb2.Activity) -> str:
+    """The step, how far it is, and for how long it has been going on."""
+    share = f", {activity.fraction:.0%}" if activity.HasField("fraction") else ""
+    left = f", about {_duration(activity.seconds_left)} left" if activity.HasField("seconds_left") else ""
+    return f"{activity.step}{share}{left}, for {_duration(activity.since_seconds)}"
 
 
 def _duration(seconds: float) -> str:

@@ -10,6 +10,7 @@ from typing import Final
 
 from orin_rerank.board.tuning import Tuning
 from orin_rerank.engines.settings import EngineSettings
+from orin_rerank.lifecycle.first_boot.settings import FirstBootSettings
 from orin_rerank.serving.settings import ServerSettings
 
 __all__ = ["SECTIONS", "LogLevel", "LogSettings", "ModelSettings", "Settings", "keys_of"]
@@ -56,6 +57,7 @@ class Settings:
         model: Which model.
         engine: How it is computed.
         server: How the daemon is reached, and how much it takes on.
+        first_boot: How the machine is prepared before it serves.
         board: Power mode and clocks, which the root service sets.
         log: What the journal gets.
         sources: Where each value that is no default comes from: a file's name and line, or a variable; by section and
@@ -65,6 +67,7 @@ class Settings:
     model: ModelSettings = field(default_factory=ModelSettings)
     engine: EngineSettings = field(default_factory=EngineSettings)
     server: ServerSettings = field(default_factory=ServerSettings)
+    first_boot: FirstBootSettings = field(default_factory=FirstBootSettings)
     board: Tuning = field(default_factory=Tuning)
     log: LogSettings = field(default_factory=LogSettings)
     sources: dict[str, str] = field(default_factory=dict)
@@ -74,6 +77,7 @@ SECTIONS: Final[dict[str, type]] = {
     "model": ModelSettings,
     "engine": EngineSettings,
     "server": ServerSettings,
+    "first_boot": FirstBootSettings,
     "board": Tuning,
     "log": LogSettings,
 }

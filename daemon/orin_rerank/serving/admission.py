@@ -43,6 +43,11 @@ class Admission:
         self._throughput = throughput
         self._clock = clock
 
+    def limit(self, *, max_queued_documents: int, max_queued_bytes: int) -> None:
+        """Changes how much may wait or run."""
+        self._max_queued_documents = max_queued_documents
+        self._max_queued_bytes = max_queued_bytes
+
     def check_deadline(self, deadline: float | None) -> None:
         """Makes sure that a deadline has not passed.
 

@@ -7,7 +7,7 @@
         +------------- it fails ------------------+-- the scheduler fails --> FAILED --> gone
 
 A lost GPU is a failure wherever it is met, on the way out too: the next process on it, started or not, must not be the
-first to learn of it.
+first to learn of it. SIGHUP has the settings read again.
 """
 
 from __future__ import annotations
@@ -15,8 +15,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-import os
-import signal
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -27,25 +25,29 @@ from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
 
 from orin_rerank.errors import DeviceLostError, InternalError, OrinRerankError, SettingsError, UnavailableError
+from orin_rerank.serving.heartbeat import Heartbeat
+from orin_rerank.serving.reporter import Reporter
 from orin_rerank.serving.scheduler import Scheduler
 from orin_rerank.serving.service import SERVICE_NAME, RerankService
 from orin_rerank.serving.state import DaemonState
 from orin_rerank.serving.unix_socket import SocketClaim
 from orin_rerank.telemetry.counters import Counters
 from orin_rerank.telemetry.log import fields
+from orin_rerank.telemetry.notify import Notifier
 from orin_rerank.v1 import rerank_pb2 as pb
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
     from concurrent.futures import Future
     from typing import TypeAlias
 
     from orin_rerank.serving.ports import ServedModel
     from orin_rerank.serving.settings import ServerSettings
 
-    Load: TypeAlias = Callable[[Callable[[str], None]], ServedModel]
+    Load: TypeAlias = Callable[[Reporter], ServedModel]
+    Reload: TypeAlias = Callable[[], ServerSettings]
 
-__all__ = ["Daemon", "run"]
+__all__ = ["Daemon"]
 
 _log = logging.getLogger(__name__)
 
@@ -61,14 +63,26 @@ class Daemon:
 
     Args:
         settings: How it is reached and how much it takes on.
-        load: Loads, warms and self-tests the model, and tells what it is doing; called on the first engine
-            thread. The model is the daemon's from then on, and closed by it.
+        load: Prepares the machine where that is wanted, loads, warms and self-tests the model, and tells what it is
+            doing; called on the first engine thread. The model is the daemon's from then on, and closed by it.
+        notifier: The service manager; None is none.
+        problems: Says what is not as it should be though requests may be served.
     """
 
-    def __init__(self, settings: ServerSettings, load: Load) -> None:
+    def __init__(
+        self,
+        settings: ServerSettings,
+        load: Load,
+        *,
+        notifier: Notifier | None = None,
+        problems: Callable[[], Sequence[str]] = tuple,
+    ) -> None:
         self._settings = settings
         self._load = load
-        self._state = DaemonState(settings, Counters())
+        self._reload_problem: str | None = None
+        self._problems = problems
+        self._state = DaemonState(settings, Counters(), self._all_problems)
+        self._heartbeat = Heartbeat(notifier or Notifier({}), self._state)
         self._stopping = threading.Event()
         self._stop: asyncio.Future[bool] | None = None
         self._failure: OrinRerankError | None = None
@@ -91,7 +105,7 @@ class Daemon:
         Raises:
             SettingsError: If the socket or the TCP address cannot be listened on.
         """
-        self._loop = asyncio.get_running_loop()
+        self._loop = self._state.loop = asyncio.get_running_loop()
         self._ready: asyncio.Future[None] = self._loop.create_future()
         self._ended: asyncio.Future[None] = self._loop.create_future()
         self._encoders = ThreadPoolExecutor(self._settings.encoder_threads, thread_name_prefix="encoder")
@@ -101,6 +115,7 @@ class Daemon:
         except BaseException:
             self._claim.release()
             raise
+        self._heartbeat.start()
         self._engine.start()
 
     async def ready(self) -> None:
@@ -130,10 +145,40 @@ class Daemon:
             self._stop = asyncio.ensure_future(self._drain())
         return await asyncio.shield(self._stop)
 
+    def reload(self, read: Reload) -> None:
+        """Takes over what can be changed while it runs; where the settings are wrong, everything stays as it is.
+
+        Args:
+            read: Reads the settings again.
+        """
+        told = self._heartbeat.reloading()
+        try:
+            settings = read()
+        except OrinRerankError as error:
+            _log.error("the settings are wrong, and stay as they are", extra=fields(reason=str(error)))
+            self._reload_problem = f"the settings are wrong, and those of before hold: {error}"
+        else:
+            self._reload_problem = None
+            self._settings = self._state.settings = settings
+            if self._state.scheduler is not None:
+                self._limit(self._state.scheduler)
+        self._state.touch()
+        if told:
+            self._heartbeat.ready()
+
+    def _limit(self, scheduler: Scheduler) -> None:
+        scheduler.limit(
+            max_queued_documents=self._settings.max_queued_documents, max_queued_bytes=self._settings.max_queued_bytes
+        )
+
+    def _all_problems(self) -> Sequence[str]:
+        return [*self._problems(), *([self._reload_problem] if self._reload_problem is not None else [])]
+
     async def _drain(self) -> bool:
         if self._state.state != pb.STATE_FAILED:
-            self._state.state = pb.STATE_DRAINING
-            self._state.report("finishing the requests that run")
+            self._state.enter(pb.STATE_DRAINING, "finishing the requests that run")
+        # First of all it gets no more time, then what is being prepared is ended.
+        self._heartbeat.stopping()
         self._stopping.set()
         await self._health.enter_graceful_shutdown()
         _log.info("draining", extra=fields(requests=self._state.scheduler.requests if self._state.scheduler else 0))
@@ -145,9 +190,11 @@ class Daemon:
         # Meanwhile what has arrived is answered: the library cancels what it has not handed over yet.
         await asyncio.sleep(_ARRIVED_S)
         await self._service.quiet()
+        self._service.end_watches()
         await self._server.stop(_FLUSH_S)
         self._encoders.shutdown(wait=False, cancel_futures=True)
         await self._join_engine()
+        self._heartbeat.stop()
         self._claim.release()
         _log.info("stopped", extra=fields(engine_ended=not self._engine.is_alive()))
         return not self._engine.is_alive() and not self._is_open
@@ -190,7 +237,7 @@ class Daemon:
         """The first engine thread: load, serve (with further threads where the engine has slots for them), close."""
         try:
             started = time.monotonic()
-            model = self._load(self._report)
+            model = self._load(Reporter(self._state, self._stopping))
             self._is_open = True
             scheduler = Scheduler(
                 model,
@@ -199,6 +246,7 @@ class Daemon:
                 counters=self._state.counters,
                 loop=self._loop,
                 on_crash=self._fail,
+                first_pack_s=self._state.step_s,
             )
             try:
                 if not self._stopping.is_set():
@@ -221,8 +269,9 @@ class Daemon:
         if self._state.state != pb.STATE_STARTING:
             scheduler.stop(lambda: UnavailableError("the daemon stops"))
             return
-        self._state.state = pb.STATE_SERVING
-        self._state.report("ready")
+        self._limit(scheduler)  # which may have been changed since it was made
+        self._state.enter(pb.STATE_SERVING, "ready")
+        self._heartbeat.ready()
         await self._set_health(serving=True)
         _log.info(
             "serving",
@@ -237,12 +286,6 @@ class Daemon:
         )
         if not self._ready.done():
             self._ready.set_result(None)
-
-    def _report(self, detail: str) -> None:
-        """Passes on what loading is at; where the daemon is to stop, that is the place to leave off."""
-        if self._stopping.is_set():
-            raise UnavailableError("the daemon stops")
-        self._state.report(detail)
 
     def _served(self, serving: Future[None]) -> None:
         error = None if serving.cancelled() else serving.exception()
@@ -263,9 +306,8 @@ class Daemon:
         self._failure = error
         if self._stopping.is_set():
             return
-        self._state.state = pb.STATE_FAILED
         self._unhealthy = asyncio.ensure_future(self._set_health(serving=False))
-        self._state.report("an internal error" if isinstance(error, InternalError) else str(error))
+        self._state.enter(pb.STATE_FAILED, "an internal error" if isinstance(error, InternalError) else str(error))
         for outcome in (self._ready, self._ended):
             if not outcome.done():
                 outcome.set_exception(error)
@@ -282,48 +324,3 @@ def _bind(server: grpc.aio.Server, address: str, item: str) -> int:
     except RuntimeError as error:
         raise SettingsError(f"cannot listen on {address}", item=item) from error
     return port
-
-
-async def _until_signal(settings: ServerSettings, load: Load) -> tuple[bool, OrinRerankError | None]:
-    """Runs a daemon; returns whether its engine thread has ended, and why it failed if it did."""
-    daemon = Daemon(settings, load)
-    asked = asyncio.Event()
-    loop = asyncio.get_running_loop()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, asked.set)
-    await daemon.start()
-    failed = asyncio.ensure_future(daemon.failed())
-    signalled = asyncio.ensure_future(asked.wait())
-    try:
-        await asyncio.wait([signalled, failed], return_when=asyncio.FIRST_COMPLETED)
-    finally:
-        ended = await daemon.stop()
-    signalled.cancel()
-    if not failed.cancel():
-        failed.exception()  # seen: it is `failure` that counts, which a lost GPU may have become meanwhile
-    return ended, daemon.failure
-
-
-def run(settings: ServerSettings, load: Load, exit_code: Callable[[OrinRerankError], int] = lambda _: 1) -> int:
-    """Runs the daemon until SIGTERM or SIGINT.
-
-    Args:
-        settings: How it is reached and how much it takes on.
-        load: Loads the model; told to report what it is doing.
-        exit_code: Chooses the exit code of an error, for a process that can only be ended at once: its engine thread
-            hangs in native code, as one may that waits for a lost GPU, or left something there.
-
-    Returns:
-        The exit code of an orderly end, 0.
-
-    Raises:
-        OrinRerankError: If the daemon could not start or failed later; the caller chooses the exit code.
-    """
-    ended, error = asyncio.run(_until_signal(settings, load))
-    if not ended:
-        # The interpreter would tear down libraries beneath threads that are still inside them.
-        logging.shutdown()
-        os._exit(0 if error is None else exit_code(error))
-    if error is not None:
-        raise error
-    return 0

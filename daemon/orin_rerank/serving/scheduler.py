@@ -21,6 +21,7 @@ from orin_rerank.errors import DeadlineError, DeviceLostError, InternalError, Or
 from orin_rerank.serving.admission import Admission, open_documents
 from orin_rerank.serving.fair_queue import FairQueue, part_of, tags_of
 from orin_rerank.serving.job import Job
+from orin_rerank.serving.pulse import Pulse
 from orin_rerank.serving.throughput import Throughput
 from orin_rerank.telemetry.log import fields
 
@@ -53,6 +54,7 @@ class Scheduler:
         counters: Told of every pack.
         loop: The handlers' event loop.
         on_crash: Told on the loop what ended the engine threads' work, before they have ended: one may hang.
+        first_pack_s: How long a pack may take before any has been measured.
         clock: Monotonic seconds.
     """
 
@@ -65,6 +67,7 @@ class Scheduler:
         counters: Counters,
         loop: asyncio.AbstractEventLoop,
         on_crash: Callable[[BaseException], None] = lambda _: None,
+        first_pack_s: float = 0.0,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._model = model
@@ -87,6 +90,9 @@ class Scheduler:
             clock=clock,
         )
         self._last_pack_ended = 0.0
+        self._first_pack_s = first_pack_s
+        self._pulses: list[Pulse] = []
+        self._asked = 0
         self._jobs: set[Job] = set()
         self._stopped: Callable[[], OrinRerankError] | None = None
         # Set on the loop whenever documents left the queue or a job ended; waiters look again.
@@ -176,6 +182,29 @@ class Scheduler:
             self._wake.notify_all()
         self._settle([(job, reason()) for job in self._jobs])
 
+    def proves_life(self, patience_s: float) -> bool:
+        """Whether every engine thread has come round since the last call, or runs a pack that is not overdue.
+
+        A pack may take the patience, or several times what the packs before it took by their tokens. Idle threads are
+        woken to come round. So a run of the engine that hangs is found, and nothing else can stand in for it.
+
+        Args:
+            patience_s: How long a pack may take in any case, in seconds.
+        """
+        with self._wake:
+            now = self._clock()
+            living = len(self._pulses) == self._model.info.slots and all(
+                pulse.beats(self._asked, now, patience_s, self._usual_s) for pulse in self._pulses
+            )
+            self._asked += 1
+            self._wake.notify_all()
+        return living
+
+    def limit(self, *, max_queued_documents: int, max_queued_bytes: int) -> None:
+        """Changes how much may wait or run; what does already stays."""
+        with self._wake:
+            self._admission.limit(max_queued_documents=max_queued_documents, max_queued_bytes=max_queued_bytes)
+
     # On the engine threads.
 
     def serve(self) -> None:
@@ -198,9 +227,12 @@ class Scheduler:
             raise crashes[0]
 
     def _work(self, crashes: list[BaseException]) -> None:
+        pulse = Pulse()
+        with self._wake:
+            self._pulses.append(pulse)
         try:
-            while (pack := self._next_pack()) is not None:
-                self._run(pack)
+            while (pack := self._next_pack(pulse)) is not None:
+                self._run(pack, pulse)
         except BaseException as error:  # noqa: BLE001  # raised again by `serve`, once all threads are done
             crashes.append(error)
             reason = _why_crashed(error)
@@ -210,9 +242,10 @@ class Scheduler:
             self._loop.call_soon_threadsafe(self.stop, reason)
             self._loop.call_soon_threadsafe(self._on_crash, error)
 
-    def _next_pack(self) -> Pack | None:
+    def _next_pack(self, pulse: Pulse) -> Pack | None:
         with self._wake:
             while self._stopped is None:
+                pulse.came_round(self._asked)
                 self._drop_expired()
                 pack = self._queue.next_pack()
                 if pack is not None:
@@ -230,14 +263,15 @@ class Scheduler:
             message = "passed while the request waited"
             self._post([(job, DeadlineError(message, item="deadline")) for job in expired])
 
-    def _run(self, pack: Pack) -> None:
+    def _run(self, pack: Pack, pulse: Pulse) -> None:
         started = self._clock()
+        pulse.runs(pack.tokens, started)
         try:
             result = self._runner.run(pack)
         except DeviceLostError:
             raise  # nothing right is computed in this process any more: neither this pack, part by part, nor another
         except Exception as error:  # noqa: BLE001  # whatever an engine raises ends in its requests
-            self._failed(pack, error)
+            self._failed(pack, error, pulse)
             return
         self._counters.pack_ran(
             documents=pack.documents,
@@ -266,7 +300,7 @@ class Scheduler:
                 self._queue.remove(job)
         self._post([(job, None) for job in complete])
 
-    def _failed(self, pack: Pack, error: Exception) -> None:
+    def _failed(self, pack: Pack, error: Exception, pulse: Pulse) -> None:
         """Finds the request that a pack failed for: each runs alone, and only those that fail again are failed."""
         jobs = list(dict.fromkeys(job for job, _ in tags_of(pack)))
         _log.warning(
@@ -277,7 +311,7 @@ class Scheduler:
         if len(jobs) > 1:
             for job in jobs:
                 if not job.outcome.done():
-                    self._run(part_of(pack, job))
+                    self._run(part_of(pack, job), pulse)
             return
         with self._wake:
             for job in jobs:
@@ -290,6 +324,11 @@ class Scheduler:
         self._loop.call_soon_threadsafe(self._settle, outcomes)
 
     # Shared.
+
+    def _usual_s(self, tokens: int) -> float:
+        """How long a pack takes as a rule."""
+        seconds = self._throughput.seconds_for_tokens(tokens)
+        return self._first_pack_s if seconds is None else seconds
 
     @property
     def _runner(self) -> PackRunner:

@@ -31,7 +31,9 @@ __all__ = ["SERVICE_NAME", "RerankService"]
 _log = logging.getLogger(__name__)
 
 _Context: TypeAlias = "grpc.aio.ServicerContext[bytes, bytes]"
-_Request = TypeVar("_Request", pb.RerankRequest, pb.GetStatusRequest)
+_Request = TypeVar("_Request", pb.RerankRequest, pb.GetStatusRequest, pb.WatchStatusRequest)
+
+_BETWEEN_UPDATES_S: Final = 0.25
 
 
 SERVICE_NAME: Final[str] = pb.DESCRIPTOR.services_by_name["RerankService"].full_name
@@ -53,12 +55,17 @@ class RerankService:
         self._handling = 0
         self._quiet = asyncio.Event()
         self._quiet.set()
+        self._over = asyncio.Event()
 
     def handlers(self) -> grpc.GenericRpcHandler:
         """Returns what to register with a server."""
-        methods = {"Rerank": self.rerank, "GetStatus": self.get_status}
         return grpc.method_handlers_generic_handler(
-            SERVICE_NAME, {name: grpc.unary_unary_rpc_method_handler(method) for name, method in methods.items()}
+            SERVICE_NAME,
+            {
+                "Rerank": grpc.unary_unary_rpc_method_handler(self.rerank),
+                "GetStatus": grpc.unary_unary_rpc_method_handler(self.get_status),
+                "WatchStatus": grpc.unary_stream_rpc_method_handler(self.watch_status),
+            },
         )
 
     async def quiet(self) -> None:
@@ -72,6 +79,30 @@ class RerankService:
             return self._state.snapshot().SerializeToString()
         except Exception as error:  # noqa: BLE001  # a handler's last line of defence
             return await context.abort_with_status(status.to_status(self._answer(error)))
+
+    async def watch_status(self, message: bytes, context: _Context) -> None:
+        """Says what the daemon is at, at once and whenever that changes; ends when the daemon does."""
+        try:
+            _parse(pb.WatchStatusRequest, message)
+            over = asyncio.ensure_future(self._over.wait())
+            try:
+                while True:
+                    version, last = self._state.version, self._over.is_set()
+                    await context.write(self._state.activity().SerializeToString())
+                    if last:
+                        return
+                    await asyncio.wait([over], timeout=_BETWEEN_UPDATES_S)
+                    newer = asyncio.ensure_future(self._state.changed(version))
+                    await asyncio.wait([over, newer], return_when=asyncio.FIRST_COMPLETED)
+                    newer.cancel()
+            finally:
+                over.cancel()
+        except Exception as error:  # noqa: BLE001  # a handler's last line of defence
+            await context.abort_with_status(status.to_status(self._answer(error)))
+
+    def end_watches(self) -> None:
+        """Tells those who watch for the last time."""
+        self._over.set()
 
     async def rerank(self, message: bytes, context: _Context) -> bytes:
         """Scores the documents and returns them best first."""

@@ -9,7 +9,7 @@ from google.protobuf import any_pb2, duration_pb2
 from google.rpc import error_details_pb2, status_pb2
 from grpc_status import rpc_status
 
-from orin_rerank.errors import ErrorKind, InternalError, OrinRerankError, OverloadedError
+from orin_rerank.errors import ErrorKind, InternalError, OrinRerankError, OverloadedError, UnavailableError
 
 if TYPE_CHECKING:
     from google.protobuf.message import Message
@@ -60,8 +60,10 @@ def to_status(error: OrinRerankError) -> grpc.Status:
             metadata={"item": error.item} if error.item else {},
         )
     ]
-    if error.kind is ErrorKind.OVERLOADED:
-        seconds = error.retry_after_s if isinstance(error, OverloadedError) else _RETRY_S
+    seconds = error.retry_after_s if isinstance(error, (OverloadedError, UnavailableError)) else None
+    if error.kind is ErrorKind.OVERLOADED and seconds is None:
+        seconds = _RETRY_S
+    if seconds is not None:
         delay = duration_pb2.Duration()
         delay.FromMilliseconds(max(1, round(seconds * 1000)))
         details.append(error_details_pb2.RetryInfo(retry_delay=delay))
