@@ -39,7 +39,7 @@ _PRIORITIES: Final = {logging.DEBUG: 7, logging.INFO: 6, logging.WARNING: 4, log
 class _Send(Protocol):
     """`systemd.journal.send`."""
 
-    def __call__(self, MESSAGE: str, **fields: str) -> object: ...  # noqa: N803 - its name
+    def __call__(self, MESSAGE: str, **fields: str | int) -> object: ...  # noqa: N803 - its name
 
 
 def fields(**values: str | float | bool | None) -> dict[str, Any]:
@@ -174,7 +174,7 @@ class JournalHandler(logging.Handler):
                 PRIORITY=str(_PRIORITIES.get(record.levelno, 5)),
                 SYSLOG_IDENTIFIER="orin-rerank",
                 CODE_FILE=record.pathname,
-                CODE_LINE=str(record.lineno),
+                CODE_LINE=record.lineno,
                 CODE_FUNC=record.funcName,
                 **{f"{_PREFIX}{key.upper()}": str(value) for key, value in values.items() if value is not None},
             )
