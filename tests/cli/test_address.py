@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from orin_rerank.cli.address import default_socket, target_of
+from orin_rerank.cli.address import default_socket, socket_of, target_of
 from orin_rerank.errors import SettingsError
 
 
@@ -47,3 +47,30 @@ def test_a_socket_path_that_the_system_cannot_hold_is_refused() -> None:
         target_of(Path("/" + "x" * 107), None)
     with pytest.raises(SettingsError, match="--address: is 108 bytes long"):
         target_of(None, "unix:/" + "x" * 107)
+
+
+def test_clients_find_the_socket_that_the_settings_name(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    file = tmp_path / "config.toml"
+    file.write_text(f'[server]\nsocket = "{tmp_path}/named.sock"\n[nonsense]\n')
+    monkeypatch.delenv("ORIN_RERANK_ADDRESS", raising=False)
+    assert target_of(None, None, file) == f"unix:{tmp_path}/named.sock"
+    monkeypatch.setenv("ORIN_RERANK_CONFIG", str(file))
+    assert target_of(None, None) == f"unix:{tmp_path}/named.sock"
+    assert target_of(None, "box:1") == "box:1"
+    monkeypatch.setenv("ORIN_RERANK__SERVER__SOCKET", "/run/b.sock")
+    assert target_of(None, None) == "unix:/run/b.sock"
+
+
+@pytest.mark.parametrize("text", ["server = 1", "[server]\nsocket = 5", "no toml", "", "\udcff"])
+def test_settings_that_are_wrong_do_not_keep_clients_from_asking(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, text: str
+) -> None:
+    file = tmp_path / "config.toml"
+    file.write_bytes(text.encode(errors="surrogateescape"))
+    monkeypatch.delenv("ORIN_RERANK_ADDRESS", raising=False)
+    assert target_of(None, None, file) == target_of(None, None, tmp_path / "missing.toml")
+
+
+def test_which_target_is_a_socket() -> None:
+    assert socket_of("unix:/run/a.sock") == Path("/run/a.sock")
+    assert socket_of("box:50051") is None

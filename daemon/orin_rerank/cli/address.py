@@ -5,10 +5,11 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+from orin_rerank.config.file import config_file, look_up
 from orin_rerank.errors import SettingsError
 from orin_rerank.serving.settings import DEFAULT_SOCKET, SOCKET_PATH_BYTES
 
-__all__ = ["ADDRESS_VARIABLE", "default_socket", "target_of"]
+__all__ = ["ADDRESS_VARIABLE", "default_socket", "socket_of", "target_of"]
 
 ADDRESS_VARIABLE = "ORIN_RERANK_ADDRESS"
 
@@ -21,16 +22,17 @@ def default_socket() -> Path:
     return Path(runtime) / "orin-rerank" / "orin-rerank.sock"
 
 
-def target_of(socket: Path | None, address: str | None) -> str:
+def target_of(socket: Path | None, address: str | None, config: Path | None = None) -> str:
     """The gRPC target of the daemon.
 
     Args:
         socket: A Unix socket that the caller named.
         address: `host:port` or `unix:PATH` that the caller named.
+        config: The settings file that the caller named. It is the daemon's business to check what stands in it.
 
     Returns:
-        The named one; else what ORIN_RERANK_ADDRESS says; else the user's own socket if it is there; else the
-        system's.
+        The named one; else what ORIN_RERANK_ADDRESS says; else the socket that the settings name; else the user's own
+        if it is there; else the system's.
 
     Raises:
         SettingsError: If both are named, or an address is none.
@@ -42,8 +44,21 @@ def target_of(socket: Path | None, address: str | None) -> str:
     named = address or os.environ.get(ADDRESS_VARIABLE)
     if named:
         return _checked(named, "--address" if address else ADDRESS_VARIABLE)
+    if (configured := _configured_socket(config)) is not None:
+        return _of_socket(configured, "[server] socket")
     own = default_socket()
     return f"unix:{own if own.exists() else DEFAULT_SOCKET if DEFAULT_SOCKET.exists() else own}"
+
+
+def socket_of(target: str) -> Path | None:
+    """The Unix socket of a target; None where it is no socket."""
+    return Path(target.removeprefix("unix:")) if target.startswith("unix:") else None
+
+
+def _configured_socket(config: Path | None) -> Path | None:
+    """The socket that the settings name; None where they leave it to the program."""
+    named = look_up("server", "socket", config_file(config))
+    return Path(named) if isinstance(named, str) and named else None
 
 
 def _of_socket(path: Path, item: str) -> str:

@@ -13,7 +13,7 @@ from orin_rerank.cli.options import JsonOption  # noqa: TC001 - typer reads anno
 if TYPE_CHECKING:
     from orin_rerank.config.sections import Settings
 
-__all__ = ["check", "config_app", "show"]
+__all__ = ["check", "config_app", "settings_as_dict", "show"]
 
 config_app = typer.Typer(help="Check the settings file, and show what comes of it.", no_args_is_help=True)
 
@@ -38,7 +38,8 @@ def check(file: FileArgument = None) -> int:
         orin-rerank config check ./config.toml
     """
     from orin_rerank.cli.output import console
-    from orin_rerank.config.read import config_file, read_settings
+    from orin_rerank.config.file import config_file
+    from orin_rerank.config.read import read_settings
 
     chosen = config_file(file)
     settings = read_settings(chosen)
@@ -57,31 +58,33 @@ def show(file: FileArgument = None, *, json_output: JsonOption = False) -> int:
     from rich.table import Table
 
     from orin_rerank.cli.output import console, print_json
-    from orin_rerank.config.read import config_file, read_settings
+    from orin_rerank.config.file import config_file
+    from orin_rerank.config.read import read_settings
 
     settings = read_settings(config_file(file))
-    values = _values(settings)
     if json_output:
-        print_json(
-            {
-                section: {
-                    key: {"value": value, "source": settings.sources.get(f"{section}.{key}")}
-                    for key, value in keys.items()
-                }
-                for section, keys in values.items()
-            }
-        )
+        print_json(settings_as_dict(settings))
         return 0
     table = Table(box=None, pad_edge=False)
     for heading in ("setting", "value", "from"):
         table.add_column(heading)
-    for section, keys in values.items():
+    for section, keys in _values(settings).items():
         for key, value in keys.items():
             source = settings.sources.get(f"{section}.{key}")
             shown = "" if value is None else str(value)
             table.add_row(f"{section}.{key}", shown, source or "default", style=None if source else "dim")
     console().print(table)
     return 0
+
+
+def settings_as_dict(settings: Settings) -> dict[str, object]:
+    """All settings with where each comes from, as `--json` writes them."""
+    return {
+        section: {
+            key: {"value": value, "source": settings.sources.get(f"{section}.{key}")} for key, value in keys.items()
+        }
+        for section, keys in _values(settings).items()
+    }
 
 
 def _values(settings: Settings) -> dict[str, dict[str, object]]:

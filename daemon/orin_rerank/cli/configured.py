@@ -28,7 +28,8 @@ def settings_of(config: Path | None, **options: Mapping[str, object]) -> Setting
     Raises:
         SettingsError: If anything is wrong; the item is the file with the line, the variable or the option.
     """
-    from orin_rerank.config.read import config_file, read_settings
+    from orin_rerank.config.file import config_file
+    from orin_rerank.config.read import read_settings
 
     settings = read_settings(config_file(config))
     for section, values in options.items():

@@ -10,11 +10,11 @@ import difflib
 import os
 import re
 import sys
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from pydantic import TypeAdapter, ValidationError
 
+from orin_rerank.config.file import VARIABLE_PREFIX, value_of
 from orin_rerank.config.sections import SECTIONS, Settings, keys_of
 from orin_rerank.errors import SettingsError
 
@@ -25,31 +25,13 @@ else:
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+    from pathlib import Path
 
-__all__ = ["CONFIG_FILE", "CONFIG_VARIABLE", "VARIABLE_PREFIX", "config_file", "read_settings"]
-
-CONFIG_FILE: Final = Path("/etc/orin-rerank/config.toml")
-"""The system's settings file."""
-
-CONFIG_VARIABLE: Final = "ORIN_RERANK_CONFIG"
-"""Names another file."""
-
-VARIABLE_PREFIX: Final = "ORIN_RERANK__"
-"""Begins a variable that stands for a setting: prefix, section, two underscores, key; in capitals."""
+__all__ = ["read_settings"]
 
 _UNITS: Final = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "ki": 1 << 10, "mi": 1 << 20, "gi": 1 << 30}
 _SIZE = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([kmg]i?)?b?\s*", re.IGNORECASE)
 _BARE_KEY: Final = r"(?:{0}|\"{0}\"|'{0}')"
-
-
-def config_file(named: Path | None = None) -> Path | None:
-    """The file to read: the one that is named, else ORIN_RERANK_CONFIG's, else the system's if it is there."""
-    if named is not None:
-        return named
-    variable = os.environ.get(CONFIG_VARIABLE)
-    if variable:
-        return Path(variable)
-    return CONFIG_FILE if CONFIG_FILE.exists() else None
 
 
 def read_settings(file: Path | None, environment: Mapping[str, str] = os.environ) -> Settings:
@@ -118,7 +100,7 @@ class _Reader:
                 self._unknown(f"section {section}", section, SECTIONS, name)
             if key not in keys_of(section):
                 self._unknown(f"key {key} in {section}", key, keys_of(section), name)
-            found[section][key] = _Found(_value_of(text), name)
+            found[section][key] = _Found(value_of(text), name)
 
     def _section(self, section: str, found: dict[str, _Found]) -> Any:
         # The engine's settings name it; to import it takes as long as everything else here, so not for `--help`.
@@ -156,14 +138,6 @@ class _Reader:
         near = difflib.get_close_matches(name, list(known), 1)
         hint = f"did you mean {near[0]}?" if near else f"there are {', '.join(known)}"
         raise SettingsError(f"unknown {what}; {hint}", item=where)
-
-
-def _value_of(text: str) -> Any:
-    """A variable's text as TOML would read it; text that is no value is a string without its quotes."""
-    try:
-        return tomllib.loads(f"value = {text}")["value"]
-    except tomllib.TOMLDecodeError:
-        return text
 
 
 def _size(key: str, found: _Found) -> Any:
