@@ -12,11 +12,11 @@ from pathlib import Path
 
 import pytest
 
+from engines.tensorrt.make_binding_names import STUBS, functions_used, signatures_in
 from orin_rerank.engines.tensorrt import bindings
 from orin_rerank.engines.tensorrt.bindings import installed_bindings
 
 HERE = Path(__file__).parent
-STUBS = HERE.parents[2] / "typings" / "tensorrt" / "__init__.pyi"
 NAMES = json.loads((HERE / "binding_names.json").read_text())
 
 
@@ -55,6 +55,54 @@ def test_every_release_has_all_that_is_used(release: str) -> None:
     assert [name for name in used_names() if name not in there] == []
 
 
+def takes(overload: list[str], given: list[str]) -> bool:
+    """Whether a function can be called as the stubs say: by place or by name, without what has a default there."""
+    return (
+        [name.rstrip("=") for name in overload[: len(given)]] == [name.rstrip("=") for name in given]
+        and all(name.endswith("=") for name in overload[len(given) :])
+        and all(there.endswith("=") for there, name in zip(overload, given, strict=False) if name.endswith("="))
+    )
+
+
+@pytest.mark.parametrize("release", NAMES["releases"])
+def test_every_release_is_called_as_the_stubs_say(release: str) -> None:
+    number = NAMES["releases"].index(release)
+    used = functions_used()
+    assert len(used) > 40
+    for name, given in used.items():
+        there = [overload.split() for overload, marks in NAMES["signatures"][name].items() if marks[number] == "x"]
+        assert any(takes(overload, given) for overload in there), (name, there)
+
+
+@pytest.mark.parametrize(
+    ("overload", "given", "taken"),
+    [
+        ("network config", "network config", True),
+        ("config network", "network config", False),
+        ("memory", "memory size", False),
+        ("network config kernel_text", "network config", False),
+        ("network config kernel_text=", "network config", True),
+        ("strategy=", "strategy", True),
+        ("model path", "model path=", False),
+    ],
+)
+def test_what_counts_as_another_signature(overload: str, given: str, *, taken: bool) -> None:
+    assert takes(overload.split(), given.split()) == taken
+
+
+def test_signatures_are_read_from_docstrings() -> None:
+    doc = """f(*args, **kwargs)
+Overloaded function.
+
+1. f(self: t.Engine, sizes: tuple[int, dict[str, int]], kind: t.Kind = <Kind.A: 0>) -> list[str]
+
+    Says f(self: nothing).
+
+2. f(self: t.Engine) -> None
+"""
+    assert signatures_in("Engine.f", doc) == [["sizes", "kind="], []]
+
+
 @pytest.mark.parametrize(
     ("name", "first_without"), [("BuilderFlag.INT8", "11.0.0.114"), ("IInt8Calibrator", "11.0.0.114")]
 )
@@ -72,6 +120,9 @@ def test_tensorrt_rtx_has_all_that_is_used() -> None:
         if functools.reduce(lambda owner, part: getattr(owner, part, absent), name.split("."), rtx) is absent
     ]
     assert lacking == []
+    for name, given in functions_used().items():
+        doc = functools.reduce(getattr, name.split("."), rtx).__doc__
+        assert any(takes(overload, given) for overload in signatures_in(name, doc)), (name, doc)
 
 
 def test_stubs_alone_are_no_bindings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
