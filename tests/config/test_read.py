@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 
-from orin_rerank.config.read import CONFIG_VARIABLE, config_file, read_settings
+from orin_rerank.config.file import CONFIG_VARIABLE, config_file
+from orin_rerank.config.read import read_settings
 from orin_rerank.config.sections import SECTIONS, LogLevel, Settings, keys_of
 from orin_rerank.engines.settings import PrecisionChoice
 from orin_rerank.errors import SettingsError
