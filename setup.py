@@ -85,7 +85,8 @@ setup(
     license="Apache-2.0",
     python_requires=">=3.10,<3.13",
     package_dir={"": "daemon"},
-    packages=find_packages("daemon"),
+    # v1 is generated after this has looked.
+    packages=sorted({*find_packages("daemon"), "orin_rerank.v1"}),
     package_data={"orin_rerank": ["py.typed", "v1/*.pyi"]},
     install_requires=[
         "googleapis-common-protos>=1.63",
