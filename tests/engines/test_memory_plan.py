@@ -11,7 +11,7 @@ import pytest
 from fakes.published import BOARDS, MODELS, image_profile
 from orin_rerank.engines.bundle import Bundle
 from orin_rerank.engines.footprint import EngineKind, overhead_bytes
-from orin_rerank.engines.host_memory import HostMemory, read_host_memory
+from orin_rerank.engines.host_memory import HostMemory
 from orin_rerank.engines.memory import PlainBlock
 from orin_rerank.engines.memory_plan import MemoryBudget, MemoryPlan, ModelSize
 from orin_rerank.engines.memory_planner import (
@@ -25,7 +25,7 @@ from orin_rerank.engines.memory_planner import (
 from orin_rerank.engines.pool import BufferPool
 from orin_rerank.engines.settings import EngineSettings
 from orin_rerank.engines.tensorrt.profiles import text_profiles, vision_profiles
-from orin_rerank.errors import EngineError, MemoryShortError
+from orin_rerank.errors import MemoryShortError
 from orin_rerank.graph.builder import Precision
 from orin_rerank.prompt.resize import most_patches
 
@@ -313,16 +313,3 @@ def test_the_weight_file_at_hand_counts_where_it_is_larger() -> None:
     made = plan_memory(larger, INT8, EngineKind.TENSORRT, PLENTY, NOTHING_SET)
     assert made.needs.weights > 3 * GIB > plan("vl-2b").needs.weights
     assert plan_memory(larger, FP16, EngineKind.TENSORRT, PLENTY, NOTHING_SET).needs == plan("vl-2b", FP16).needs
-
-
-def test_the_kernel_says_how_much_memory_there_is(tmp_path: Path) -> None:
-    meminfo = tmp_path / "meminfo"
-    meminfo.write_text("MemTotal:       16031236 kB\nMemFree:  1 kB\nMemAvailable:    9000000 kB\nSwapFree: 5 kB\n")
-    assert read_host_memory(meminfo) == HostMemory(16031236 << 10, 9000000 << 10, 5 << 10)
-    meminfo.write_text("MemTotal:       16031236 kB\n")
-    with pytest.raises(EngineError, match="MemAvailable"):
-        read_host_memory(meminfo)
-    with pytest.raises(EngineError, match="missing: does not say"):
-        read_host_memory(tmp_path / "missing")
-    here = read_host_memory()
-    assert 0 < here.available_bytes < here.total_bytes

@@ -1,4 +1,4 @@
-"""The machine's memory, as its kernel tells it."""
+"""The machine's memory and this process's, as the kernel tells them."""
 
 from __future__ import annotations
 
@@ -9,9 +9,11 @@ from typing import Final
 
 from orin_rerank.errors import EngineError
 
-__all__ = ["MEMINFO", "HostMemory", "read_host_memory"]
+__all__ = ["MEMINFO", "HostMemory", "peak_bytes", "read_host_memory"]
 
 MEMINFO: Final = Path("/proc/meminfo")
+_STATUS: Final = Path("/proc/self/status")
+_PEAK: Final = re.compile(r"^VmHWM:\s+(\d+) kB$", re.MULTILINE)
 _LINE: Final = re.compile(r"^(MemTotal|MemAvailable|SwapFree):\s+(\d+) kB$", re.MULTILINE)
 
 
@@ -41,3 +43,13 @@ def read_host_memory(path: Path = MEMINFO) -> HostMemory:
         return HostMemory(found["MemTotal"], found["MemAvailable"], found.get("SwapFree", 0))
     except (OSError, ValueError, KeyError) as error:
         raise EngineError(f"does not say how much memory there is: {error!r}", item=str(path)) from error
+
+
+def peak_bytes() -> int:
+    """Most memory that this process has held at a time, in bytes.
+
+    `getrusage` says something else: a process that was started with `vfork`, as `subprocess` starts them, begins there
+    with the peak of the one that started it.
+    """
+    found = _PEAK.search(_STATUS.read_text(encoding="utf-8", errors="replace"))
+    return int(found[1]) << 10 if found else 0

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import resource
 import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from orin_rerank.durable import replace_file
+from orin_rerank.engines.host_memory import peak_bytes
 from orin_rerank.engines.tensorrt.api import IS_RTX, RUNTIME, choose_target, trt
 from orin_rerank.engines.tensorrt.job import (
     BuildDone,
@@ -106,9 +106,8 @@ def build_plan(job: BuildJob, watch: Watch, cancelled: Callable[[], bool]) -> Bu
     except OSError as error:
         advice = advice_on(error.strerror or "")
         raise BuildError(f"the plan cannot be written: {error.strerror}", item=str(job.plan), advice=advice) from error
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
     seconds = time.monotonic() - begin
-    return BuildDone(RUNTIME, plan.nbytes, parsed.network.num_layers, seconds, peak, cache_used)
+    return BuildDone(RUNTIME, plan.nbytes, parsed.network.num_layers, seconds, peak_bytes(), cache_used)
 
 
 def _configured(builder: trt.Builder, job: BuildJob) -> trt.IBuilderConfig:
