@@ -52,7 +52,7 @@ def text_ladder(architecture: Architecture, tokens: int = 64, budget: int = 64) 
     return tuple(profile.with_extents(SAMPLES) for profile in text_profiles(capacity, budget))
 
 
-def vision_ladder(architecture: Architecture, max_pixels: int = 224 * 224) -> tuple[ShapeProfile, ...]:
+def vision_ladder(architecture: Architecture, max_pixels: int = 112 * 112) -> tuple[ShapeProfile, ...]:
     vision = architecture.vision
     assert vision is not None
     image = ImageProfile(
