@@ -192,7 +192,8 @@ def test_graphs_that_calibration_runs(mini: Architecture, tmp_path: Path, form: 
         tmp_path, mini, weights, Dialect.PRIMITIVE, Precision.FP16, text_form=forms[0], vision_form=forms[1]
     )
     stored = (MINI / "model.safetensors").stat().st_size
-    assert stored < compile_pair(tmp_path, entry, mini, weights=MINI) < 2.75 * stored  # beside the weights, kernels of three profiles
+    # Beside the weights, kernels of four profiles. A weight that is folded is there again as float32.
+    assert stored < compile_pair(tmp_path, entry, mini, weights=MINI) < 2.75 * stored
 
 
 def test_a_whole_ladder_reports_its_progress(mini: Architecture, tmp_path: Path) -> None:
