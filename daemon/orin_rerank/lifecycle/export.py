@@ -175,7 +175,7 @@ def _write_rest(
     """Writes everything but the weights, and describes the whole."""
     graphs = _write_graphs(folder, source, options)
     for name, path in copied.items():
-        (folder / name).parent.mkdir(exist_ok=True)
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
         shutil.copyfile(path, folder / name)
     written = [name for graph in graphs for name in (graph.text, graph.vision) if name is not None]
     golden = {name for name in copied if name.startswith(_GOLDEN)}
