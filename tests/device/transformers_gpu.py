@@ -35,9 +35,11 @@ class TransformersOnGpu:
         ).eval()
         return cls(model, torch.from_numpy(row).to(device), image, device)
 
-    def batches(self, request: EncodedRequest, size: int) -> list[Batch]:
-        """Inputs on the GPU, ready to run; documents of like length together, which wastes least on padding."""
-        order = sorted(range(len(request.documents)), key=lambda i: len(request.documents[i]))
+    def batches(self, request: EncodedRequest, size: int, *, by_length: bool) -> list[Batch]:
+        """Inputs on the GPU, ready to run; documents in the request's order, or those of like length together."""
+        order = list(range(len(request.documents)))
+        if by_length:
+            order.sort(key=lambda i: len(request.documents[i]))
         return [self._batch(request, order[start : start + size]) for start in range(0, len(order), size)]
 
     @torch.inference_mode()

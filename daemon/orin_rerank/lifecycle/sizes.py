@@ -39,7 +39,7 @@ __all__ = [
     "processor_plan",
 ]
 
-LADDER: Final = (64, 128, 192, 256, 384, 512, 768, 1024, 1536, 2048)
+LADDER: Final = (64, 128, 192, 256, 384, 512, 768, 1024, 2048)
 """Pack lengths that are tried."""
 
 DOCUMENT_TOKENS: Final = 64
