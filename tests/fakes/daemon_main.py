@@ -1,12 +1,15 @@
 """A whole daemon in a process of its own, around the fake model.
 
 Usage: python daemon_main.py SOCKET [--tcp ADDRESS] [--drain SECONDS] [--arrived FD --gate FD]
-    [--load ok|fail|hang|steps|lost]
+    [--load ok|fail|hang|steps|lost|build] [--settings FILE]
 
-With a gate, the engine writes a byte to ARRIVED when a pack comes, and runs it when it can read one from GATE.
+With a gate, the engine writes a byte to ARRIVED when a pack comes, and runs it when it can read one from GATE. SIGHUP
+has the most documents of a request read from the file of settings. It speaks to systemd where NOTIFY_SOCKET says so.
 """
 
 import argparse
+import dataclasses
+import functools
 import os
 import sys
 import threading
@@ -16,13 +19,15 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from fakes.model import FakeModel
-from orin_rerank.errors import BundleError, DeviceLostError, OrinRerankError, UnavailableError
+from orin_rerank.errors import BundleError, DeviceLostError, OrinRerankError, SettingsError, UnavailableError
+from orin_rerank.lifecycle.first_boot.progress import Progress, Step
 from orin_rerank.serving.foreground import run
 from orin_rerank.serving.settings import ServerSettings
 from orin_rerank.telemetry import log
+from orin_rerank.telemetry.notify import Notifier
 
 
-def main() -> int:
+def parsed() -> argparse.Namespace:
     parser = argparse.ArgumentParser()
     parser.add_argument("socket", type=Path)
     parser.add_argument("--tcp")
@@ -30,7 +35,33 @@ def main() -> int:
     parser.add_argument("--arrived", type=int)
     parser.add_argument("--gate", type=int)
     parser.add_argument("--load", default="ok")
-    arguments = parser.parse_args()
+    parser.add_argument("--settings", type=Path)
+    return parser.parse_args()
+
+
+def loaded(kind, model, report):
+    report("loading the fake")
+    if kind == "fail":
+        raise BundleError("its digest differs", item="model.onnx")
+    if kind == "hang":
+        threading.Event().wait()
+    if kind == "build":
+        for step in range(20):
+            report(Progress(Step.BUILD_INT8, "compiling text.plan", step / 20, 20.0 - step, "there are none"))
+            time.sleep(0.1)
+    try:
+        while kind in {"steps", "lost"}:
+            report("another step")
+            time.sleep(0.01)
+    except UnavailableError as error:  # asked to stop
+        if kind == "lost":
+            raise DeviceLostError("gone while it was measured") from error
+        raise
+    return model
+
+
+def main() -> int:
+    arguments = parsed()
     model = FakeModel()
 
     def wait_at_the_gate(_):
@@ -40,25 +71,22 @@ def main() -> int:
     if arguments.gate is not None:
         model.runner.fail = wait_at_the_gate
 
-    def load(report):
-        report("loading the fake")
-        if arguments.load == "fail":
-            raise BundleError("its digest differs", item="model.onnx")
-        if arguments.load == "hang":
-            threading.Event().wait()
-        try:
-            while arguments.load in {"steps", "lost"}:
-                report("another step")
-                time.sleep(0.01)
-        except UnavailableError as error:  # asked to stop
-            if arguments.load == "lost":
-                raise DeviceLostError("gone while it was measured") from error
-            raise
-        return model
-
     log.configure()
+    settings = ServerSettings(socket=arguments.socket, tcp=arguments.tcp, drain_s=arguments.drain)
+
+    def reload():
+        try:
+            return dataclasses.replace(settings, max_documents=int(arguments.settings.read_text()))
+        except ValueError as error:
+            raise SettingsError("is no number", item=str(arguments.settings)) from error
+
     try:
-        return run(ServerSettings(socket=arguments.socket, tcp=arguments.tcp, drain_s=arguments.drain), load)
+        return run(
+            settings,
+            functools.partial(loaded, arguments.load, model),
+            notifier=Notifier(),
+            reload=reload if arguments.settings else None,
+        )
     except OrinRerankError as error:
         sys.stderr.write(f"error: {error}\n")
         return 71 if isinstance(error, DeviceLostError) else 70

@@ -27,9 +27,12 @@ def running(model, socket_path):
     """Returns an async context manager: a daemon that serves, and a stub that talks to it."""
 
     @contextlib.asynccontextmanager
-    async def start(load=None, *, wait=True, **settings):
+    async def start(load=None, *, wait=True, notifier=None, problems=tuple, **settings):
         daemon = Daemon(
-            ServerSettings(**{"socket": socket_path, "drain_s": 10.0} | settings), load or (lambda _: model)
+            ServerSettings(**{"socket": socket_path, "drain_s": 10.0} | settings),
+            load or (lambda _: model),
+            notifier=notifier,
+            problems=problems,
         )
         await daemon.start()
         try:

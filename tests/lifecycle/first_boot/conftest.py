@@ -88,7 +88,7 @@ def pc(tmp_path: Path) -> BoardPaths:
 @pytest.fixture
 def jetson(tmp_path: Path) -> BoardPaths:
     """An AGX Orin whose GPU's driver is up."""
-    paths = make_board(tmp_path / "board", AGX_ORIN_64)
+    paths = make_board(tmp_path / "jetson", AGX_ORIN_64)
     node = paths.at("/dev/nvhost-gpu")
     node.parent.mkdir(parents=True)
     node.touch()

@@ -84,6 +84,11 @@ class Journal:
         found = self._entries.get(step)
         return found if found is not None and found.key == key else None
 
+    @property
+    def entries(self) -> Mapping[Step, Entry]:
+        """What is known of each step that was ever taken, for whatever it was taken last."""
+        return dict(self._entries)
+
     def begin(self, step: Step, key: Mapping[str, str]) -> None:
         """Notes that a step is about to be taken. If it was cut off before, that counts as a failure.
 

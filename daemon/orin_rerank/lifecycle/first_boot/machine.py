@@ -77,9 +77,11 @@ class Prepared:
     """What became of all steps.
 
     Attributes:
+        bundle: Digest of the bundle that they were taken for.
         steps: In their order.
     """
 
+    bundle: str
     steps: tuple[StepResult, ...] = ()
 
     @property
@@ -109,7 +111,7 @@ def prepare(place: Place, listener: Listener, *, again: bool = False) -> Prepare
     """
     bundle = Bundle.open(place.bundle)
     if bundle.manifest.source is not None:
-        return Prepared()  # loading says what is wrong with that
+        return Prepared(bundle.digest)  # loading says what is wrong with that
     return _Machine(place, bundle, listener, again=again).run()
 
 
@@ -128,6 +130,8 @@ def prepare_and_load(place: Place, listener: Listener, on_prepared: Callable[[Pr
     while True:
         prepared = prepare(place, listener)
         on_prepared(prepared)
+        if Bundle.open(place.bundle).digest != prepared.bundle:
+            continue  # another one was put in its place meanwhile, and it may have taken hours
         try:
             return _load(place, listener)
         except (DeviceLostError, SettingsError, InternalError):
@@ -202,7 +206,7 @@ class _Machine:
         self._made(Step.CALIBRATE, make.calibration)
         for step in (Step.BUILD_INT8, Step.BUILD_FULL):
             self._made(step, functools.partial(self._plans, step))
-        return Prepared(tuple(self._results))
+        return Prepared(self._bundle.digest, tuple(self._results))
 
     def _plans(self, step: Step) -> Found | Task:
         return self._make.plans(step, self._target)

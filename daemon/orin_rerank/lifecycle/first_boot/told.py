@@ -44,7 +44,8 @@ class ToldCalibration(Spectator):
     def on_stage(self, stage: str, done: int, total: int) -> None:
         """Tells how far a stage is; its share is the stage's, for how long the others take is not known."""
         fraction = done / total if total else None
-        self._listener(Progress(Step.CALIBRATE, stage, fraction, None, self._reason))
+        detail = f"{stage}, {done:,} so far" if done and not total else stage
+        self._listener(Progress(Step.CALIBRATE, detail, fraction, None, self._reason))
 
     def on_warning(self, warning: str) -> None:
         """Puts a warning into the journal."""
