@@ -32,9 +32,6 @@ class BuildProto(Command):
 
     def run(self) -> None:
         """Runs protoc as grpcio-tools carries it."""
-        target = SOURCE_ROOT / "orin_rerank" / "v1"
-        target.mkdir(exist_ok=True)
-        (target / "__init__.py").write_text('"""Generated from proto/orin_rerank/v1/ at build; do not edit."""\n')
         protos = sorted(str(p) for p in (PROTO_ROOT / "orin_rerank" / "v1").glob("*.proto"))
         subprocess.run(
             [
@@ -76,6 +73,14 @@ def version() -> str:
     return match.group(1)
 
 
+def make_generated_package() -> None:
+    """Makes the package that `build_proto` fills, early: setuptools lists packages before it builds anything."""
+    target = SOURCE_ROOT / "orin_rerank" / "v1"
+    target.mkdir(exist_ok=True)
+    (target / "__init__.py").write_text('"""Generated from proto/orin_rerank/v1/ at build; do not edit."""\n')
+
+
+make_generated_package()
 setup(
     name="orin-rerank",
     version=version(),
@@ -85,8 +90,7 @@ setup(
     license="Apache-2.0",
     python_requires=">=3.10,<3.13",
     package_dir={"": "daemon"},
-    # v1 is generated after this has looked.
-    packages=sorted({*find_packages("daemon"), "orin_rerank.v1"}),
+    packages=find_packages("daemon"),
     package_data={"orin_rerank": ["py.typed", "v1/*.pyi"]},
     install_requires=[
         "googleapis-common-protos>=1.63",
