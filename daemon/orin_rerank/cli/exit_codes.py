@@ -27,6 +27,7 @@ class ExitCode(enum.IntEnum):
     INTERNAL = 70
     DEVICE_LOST = 71
     OVERLOADED = 75
+    UNHEALTHY = 78
     DEADLINE = 124
     INTERRUPTED = 130
     BROKEN_PIPE = 141
@@ -53,6 +54,7 @@ _MEANINGS: Final = {
     ExitCode.INTERNAL: "a bug",
     ExitCode.DEVICE_LOST: "the GPU is lost to this process: start it again",
     ExitCode.OVERLOADED: "the daemon is busy, or memory or disk ran out: try again",
+    ExitCode.UNHEALTHY: "doctor found something that does not work",
     ExitCode.DEADLINE: "out of time",
     ExitCode.INTERRUPTED: "interrupted",
 }

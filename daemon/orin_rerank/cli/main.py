@@ -21,6 +21,7 @@ from orin_rerank.cli.build import build
 from orin_rerank.cli.bundle import bundle_app
 from orin_rerank.cli.calibrate import calibrate
 from orin_rerank.cli.config import config_app
+from orin_rerank.cli.doctor import doctor
 from orin_rerank.cli.engines import engines
 from orin_rerank.cli.evaluate import evaluate
 from orin_rerank.cli.exit_codes import ExitCode, exit_code_help, exit_code_of
@@ -55,7 +56,7 @@ _EPILOG = "`orin-rerank --help` lists the exit codes. Errors go to standard erro
 app = typer.Typer(
     add_completion=False, rich_markup_mode="rich", context_settings={"help_option_names": ["-h", "--help"]}
 )
-for command in (serve, rank, status, evaluate, calibrate, build, prepare, engines, export, plan):
+for command in (serve, rank, status, evaluate, calibrate, build, prepare, engines, export, plan, doctor):
     app.command(help=help_of(command), epilog=_EPILOG)(command)
 app.add_typer(board_app, name="board")
 app.add_typer(bundle_app, name="bundle")

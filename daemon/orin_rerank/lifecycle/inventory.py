@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import enum
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -59,6 +60,10 @@ class Item:
     gate: str | None = None
     key: PlanKey | None = None
     problem: str | None = None
+
+    def as_dict(self) -> dict[str, object]:
+        """As JSON has it."""
+        return {**dataclasses.asdict(self), "kind": self.kind.value, "folder": str(self.folder)}
 
 
 def take_inventory(bundle: Bundle | None, engines: EngineStore, plans: PlanStore) -> list[Item]:

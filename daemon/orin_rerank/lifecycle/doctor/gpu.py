@@ -1,0 +1,156 @@
+"""The GPU: its device nodes, who may open them, and the libraries that compute on it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from orin_rerank.board.module import identify_board
+from orin_rerank.engines.settings import DeviceChoice
+from orin_rerank.lifecycle.doctor.finding import Check, Finding, Verdict, fail, ok, warn
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from orin_rerank.board.paths import BoardPaths
+    from orin_rerank.lifecycle.doctor.context import Context
+
+__all__ = ["CHECKS", "gpu_nodes"]
+
+_SUBJECT: Final = "GPU"
+
+_MEMORY_NODE: Final = "/dev/nvmap"
+_GPU_NODES: Final = ("/dev/nvhost-*gpu", "/dev/nvgpu/*/*", "/dev/nvidia[0-9]*", "/dev/nvidiactl")
+"""What CUDA opens: on Jetson the first or the second, by release; the others on a discrete GPU."""
+
+_TENSORRT: Final = {"6.1 or 6.2": ("10.3",), "6.2": ("10.3",), "7.2": ("10.16", "11.4")}
+"""What comes with a JetPack."""
+
+_REMOTE: Final = ("AzureExecutionProvider",)
+"""Is in every build of ONNX Runtime, and never used."""
+
+_READ_AND_WRITE: Final = 6
+
+
+def gpu_nodes(paths: BoardPaths) -> list[Path]:
+    """The device nodes that CUDA opens, as far as they are there."""
+    memory = paths.at(_MEMORY_NODE)
+    found = [node for pattern in _GPU_NODES for node in paths.glob(pattern) if not node.is_dir()]
+    return [memory, *found] if memory.exists() else found
+
+
+def check_nodes(paths: BoardPaths, context: Context) -> Finding | None:
+    """Whether the GPU's driver has made its nodes."""
+    nodes = gpu_nodes(paths)
+    if identify_board(paths).is_jetson:
+        memory = paths.at(_MEMORY_NODE) in nodes
+        if memory and len(nodes) > 1:
+            return ok(f"{len(nodes)} are there")
+        missing = [] if memory else [_MEMORY_NODE]
+        missing += [] if len(nodes) > memory else ["/dev/nvhost-gpu (or /dev/nvgpu/*/*)"]
+        return fail(
+            f"there is no {' and no '.join(missing)}: the driver is not up",
+            "the kernel's log says why; a system that was updated in part has no driver for its kernel",
+            "sudo dmesg | grep -iE 'nvgpu|nvmap'",
+        )
+    if nodes:
+        return ok(f"{len(nodes)} are there, of a GPU of its own")
+    if context.engine.device is DeviceChoice.CUDA:
+        return fail("there is none of an NVIDIA GPU, which the settings ask for", 'set [engine] device = "auto"')
+    return None
+
+
+def check_access(paths: BoardPaths, context: Context) -> Finding | None:
+    """Whether the daemon's user may open them."""
+    nodes = gpu_nodes(paths)
+    if not nodes:
+        return None
+    user = context.daemon_user
+    shut = [(node, status) for node in nodes if not user.may(_READ_AND_WRITE, status := node.stat())]
+    if not shut:
+        return ok(f"{user.name} may open them")
+    names = ", ".join(f"/{node.relative_to(paths.root)}" for node, _ in shut[:3])
+    more = f" and {len(shut) - 3} more" if len(shut) > 3 else ""
+    groups = sorted({context.group_name(s.st_gid) for _, s in shut if (s.st_mode >> 3) & _READ_AND_WRITE == 6})
+    groups = [group for group in groups if group != "root"]
+    if not groups:
+        return fail(f"{user.name} may not open {names}{more}", "the rules of udev make these nodes for root alone")
+    return fail(
+        f"{user.name} may not open {names}{more}: not in the group {' and '.join(groups)}",
+        "then restart the daemon; a person has to log in again",
+        f"sudo usermod -aG {','.join(groups)} {user.name}",
+    )
+
+
+def check_tensorrt(paths: BoardPaths, context: Context) -> Finding | None:
+    """Whether there is TensorRT, and that of the JetPack."""
+    board, probe = identify_board(paths), context.probe
+    if probe.tensorrt_problem is not None:
+        return Finding(
+            Verdict.FAIL if board.is_jetson else Verdict.WARN,
+            probe.tensorrt_problem,
+            "its libraries do not fit its bindings",
+            "dpkg -l | grep -E 'libnvinfer|tensorrt'",
+        )
+    if probe.tensorrt is None:
+        if not board.is_jetson:
+            return None
+        return fail(
+            "not installed for this Python, so the processor computes",
+            "it comes with JetPack",
+            "sudo apt install python3-libnvinfer",
+        )
+    expected = _TENSORRT.get((board.release and board.release.jetpack) or "")
+    version = probe.tensorrt.rpartition(" ")[2]
+    if expected is not None and not any(version == one or version.startswith(f"{one}.") for one in expected):
+        return warn(
+            f"{probe.tensorrt}, but this JetPack has {' or '.join(expected)}",
+            "another one was installed beside it, or the system was updated in part",
+            "dpkg -l | grep -E 'libnvinfer|nvidia-jetpack'",
+        )
+    return ok(probe.tensorrt)
+
+
+def check_cuda(paths: BoardPaths, context: Context) -> Finding | None:
+    """Whether the GPU can be opened."""
+    probe = context.probe
+    jetson = identify_board(paths).is_jetson
+    wanted = context.engine.device is not DeviceChoice.CPU and (jetson or bool(gpu_nodes(paths)))
+    if probe.problem is not None:
+        return fail(probe.problem, "the driver hangs or crashes: see the kernel's log, and restart the board")
+    if probe.gpu is not None:
+        capability = ".".join(map(str, probe.gpu.compute_capability))
+        return ok(f"{probe.gpu.name}, compute capability {capability}, CUDA {_cuda(probe.gpu.driver_version)}")
+    if probe.gpu_problem is None or not wanted:
+        return None
+    if probe.pycuda is None and probe.gpu_problem.startswith("pycuda is not"):
+        return fail(
+            "pycuda is not installed, so the processor computes",
+            "it is compiled where CUDA is",
+            'pip install "orin-rerank[jetson]"' if jetson else 'pip install "orin-rerank[cuda]"',
+        )
+    return fail(probe.gpu_problem, "what `device nodes` and `access` say comes first; else restart the board")
+
+
+def check_onnxruntime(_: BoardPaths, context: Context) -> Finding:
+    """Whether there is ONNX Runtime, which checks every model and computes where TensorRT does not."""
+    probe = context.probe
+    if probe.onnxruntime is None:
+        if probe.problem is not None:
+            return warn("not known")
+        return fail("cannot be imported", "install this program again", 'python3 -c "import onnxruntime"')
+    where = [name.removesuffix("ExecutionProvider") for name in probe.providers if name not in _REMOTE]
+    return ok(f"{probe.onnxruntime}, computes on {', '.join(where)}")
+
+
+def _cuda(version: int) -> str:
+    """Of 12060, `12.6`."""
+    return f"{version // 1000}.{version % 1000 // 10}"
+
+
+CHECKS: Final = (
+    Check(_SUBJECT, "device nodes", check_nodes),
+    Check(_SUBJECT, "access", check_access),
+    Check(_SUBJECT, "CUDA", check_cuda),
+    Check(_SUBJECT, "TensorRT", check_tensorrt),
+    Check(_SUBJECT, "ONNX Runtime", check_onnxruntime),
+)

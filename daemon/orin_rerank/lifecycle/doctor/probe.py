@@ -1,0 +1,153 @@
+"""Tries the libraries that a GPU takes, in a process of its own: with a sick driver they crash, or never come back.
+
+The process prints one line of JSON for what it has found so far, so that one that dies tells how far it came.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import json
+import os
+import signal
+import subprocess
+import sys
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from orin_rerank.engines.cuda_driver import DeviceInfo
+
+__all__ = ["MachineProbe", "probe_machine", "run"]
+
+_COMMAND: Final = (
+    sys.executable,
+    "-c",
+    "import sys; sys.path[:] = filter(None, sys.path); from orin_rerank.lifecycle.doctor.probe import run; run()",
+)
+"""Without the folder that somebody happens to be in: root may call from anywhere."""
+
+
+@dataclass(frozen=True, slots=True)
+class MachineProbe:
+    """What can be used.
+
+    Attributes:
+        tensorrt: The TensorRT bindings with their version, such as `tensorrt 10.3.0`; None without any.
+        tensorrt_problem: Why they cannot be used.
+        pycuda: Version of pycuda; None without it.
+        gpu: The GPU; None if there is none that can be opened.
+        gpu_problem: Why not.
+        onnxruntime: Version of ONNX Runtime; None if it cannot be imported.
+        providers: What it computes on, such as `CUDAExecutionProvider`.
+        problem: Why nothing more is known: the process died, or did not end.
+    """
+
+    tensorrt: str | None = None
+    tensorrt_problem: str | None = None
+    pycuda: str | None = None
+    gpu: DeviceInfo | None = None
+    gpu_problem: str | None = None
+    onnxruntime: str | None = None
+    providers: tuple[str, ...] = field(default=())
+    problem: str | None = None
+
+
+def probe_machine(*, open_gpu: bool = True, timeout_s: float = 60.0) -> MachineProbe:
+    """Tries them.
+
+    Args:
+        open_gpu: Whether to open the GPU, too, which takes a few hundred MB of its memory for a moment.
+        timeout_s: How long that may take; a Jetson loads TensorRT in seconds, and a context takes one or two.
+    """
+    process = subprocess.Popen(  # noqa: S603 - no shell, and no argument that came from outside
+        (*_COMMAND, *(["gpu"] if open_gpu else [])),
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        start_new_session=True,
+    )
+    problem = None
+    try:
+        output, _ = process.communicate(timeout=timeout_s)
+        if process.returncode != 0:
+            how = f"signal {-process.returncode}" if process.returncode < 0 else f"exit code {process.returncode}"
+            problem = f"the process that tried the GPU's libraries ended by {how}"
+    except subprocess.TimeoutExpired:
+        problem = f"the process that tried the GPU's libraries did not end within {timeout_s:g} s"
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        output, _ = process.communicate()
+    lines = output[: output.rfind(b"\n") + 1].splitlines()  # it may have died over the last one
+    found = _from_line(lines[-1]) if lines else MachineProbe()
+    return dataclasses.replace(found, problem=problem)
+
+
+def run() -> None:
+    """What the process does: tells after each library what is known."""
+    # Libraries print what they like; only our lines may reach our reader.
+    handle = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)
+    found = MachineProbe()
+    for look in (_onnxruntime, _tensorrt, _pycuda, *([_gpu] if sys.argv[1:] == ["gpu"] else [])):
+        found = look(found)
+        handle.write(json.dumps(dataclasses.asdict(found)) + "\n")
+        handle.flush()
+    handle.close()
+    os._exit(0)  # a library that hangs while it is unloaded is no finding
+
+
+def _from_line(line: bytes) -> MachineProbe:
+    value: dict[str, Any] = json.loads(line)
+    gpu = value.pop("gpu")
+    if gpu is not None:
+        gpu = DeviceInfo(**{**gpu, "compute_capability": tuple(gpu["compute_capability"])})
+    return MachineProbe(**{**value, "gpu": gpu, "providers": tuple(value["providers"])})
+
+
+def _onnxruntime(found: MachineProbe) -> MachineProbe:
+    try:
+        import onnxruntime  # noqa: PLC0415 - whether it can be imported is the question
+    except Exception:  # noqa: BLE001 - a broken installation raises anything
+        return found
+    providers = tuple(onnxruntime.get_available_providers())
+    return dataclasses.replace(found, onnxruntime=onnxruntime.__version__, providers=providers)
+
+
+def _tensorrt(found: MachineProbe) -> MachineProbe:
+    from orin_rerank.engines.tensorrt.bindings import installed_bindings  # noqa: PLC0415
+
+    if installed_bindings() is None:
+        return found
+    try:
+        from orin_rerank.engines.tensorrt.api import RUNTIME  # noqa: PLC0415 - loads the libraries
+    except Exception as error:  # noqa: BLE001 - likewise
+        return dataclasses.replace(found, tensorrt_problem=str(error))
+    return dataclasses.replace(found, tensorrt=RUNTIME)
+
+
+def _pycuda(found: MachineProbe) -> MachineProbe:
+    from importlib.metadata import PackageNotFoundError, version  # noqa: PLC0415
+
+    try:
+        import pycuda.driver  # noqa: F401, PLC0415 - likewise
+    except ImportError as error:
+        problem = None if error.name == "pycuda" else str(error)
+        return dataclasses.replace(found, gpu_problem=problem or "pycuda is not installed")
+    try:
+        return dataclasses.replace(found, pycuda=version("pycuda"))
+    except PackageNotFoundError:
+        return dataclasses.replace(found, pycuda="unknown")
+
+
+def _gpu(found: MachineProbe) -> MachineProbe:
+    if found.pycuda is None:
+        return found
+    from orin_rerank.engines.cuda import CudaThread  # noqa: PLC0415
+    from orin_rerank.errors import EngineError  # noqa: PLC0415
+
+    try:
+        cuda = CudaThread()
+    except EngineError as error:
+        return dataclasses.replace(found, gpu_problem=str(error))
+    cuda.close()
+    return dataclasses.replace(found, gpu=cuda.info)
