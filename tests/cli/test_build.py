@@ -293,6 +293,9 @@ def test_what_is_not_to_be_had(board: Board, tmp_path: Path) -> None:
     assert "text.primitive.int8-fp16.onnx: layers.0/attention/scores: tensorrt 10.3.0 does not take" in refused.stderr
     assert " at its Attention node: No importer registered for op: Attention" in refused.stderr
     assert "hint: `orin-rerank export` writes a bundle's graphs anew" in refused.stderr
+    first, second = (refused.stderr.index(f"text.primitive.{name}.onnx") for name in ("int8-fp16", "fp16"))
+    assert "warning: int8-fp16 is not compiled, what is left is" in refused.stderr[:first]
+    assert second > first
     no_gpu = board.run("build", FAKE_GPU="none")
     assert no_gpu.returncode == 69
     assert "no CUDA-capable device" in no_gpu.stderr

@@ -29,6 +29,16 @@ def test_what_is_skipped_is_neither_done_nor_to_do() -> None:
     assert (forecast.remaining_s(5.0), forecast.fraction) == (0.0, 1.0)
 
 
+def test_of_what_ends_early_only_the_rest_is_not_to_do() -> None:
+    forecast = Forecast({"text": 4.0, "vision": 2.0})
+    forecast.moved("text", 0.5)
+    forecast.ended("text")
+    assert forecast.fraction == 0.5
+    assert forecast.remaining_s(30.0) == pytest.approx(30.0)
+    forecast.ended("vision")
+    assert forecast.fraction == 1.0
+
+
 def test_seconds_of_an_earlier_build_are_a_forecast_at_once() -> None:
     forecast = Forecast({"text": 100.0, "vision": 40.0}, in_seconds=True)
     assert forecast.remaining_s(0.0) == 140.0

@@ -22,7 +22,17 @@ from orin_rerank.engines.plan_store import PlanStore
 from orin_rerank.engines.settings import EngineSettings, PrecisionChoice
 from orin_rerank.engines.tensorrt.builder import BuildReport
 from orin_rerank.engines.tensorrt.job import BuildDone, BuildJob
-from orin_rerank.errors import CalibrationError, DatasetError, DeviceLostError, RefusedPrecisionError
+from orin_rerank.errors import (
+    BuildCancelledError,
+    BuildError,
+    BuildOutOfMemoryError,
+    BuildTimeoutError,
+    CalibrationError,
+    DatasetError,
+    DeviceLostError,
+    GraphRefusedError,
+    RefusedPrecisionError,
+)
 from orin_rerank.lifecycle.compile import CompiledEngine, CompileOptions, CompileSpectator, compile_bundle
 from orin_rerank.lifecycle.compile_target import CompileTarget
 from orin_rerank.lifecycle.judging import REFERENCE_FILE
@@ -39,13 +49,19 @@ INT8 = EngineSettings(PrecisionChoice.INT8, token_budget=64)
 
 
 class Compiler:
-    """In place of `PlanBuilder`: writes what stands for a plan, at once; `coarse` gets the rounding of INT8 wrong."""
+    """In place of `PlanBuilder`: writes what stands for a plan, at once.
+
+    `coarse` gets the rounding of INT8 wrong, `fails` does not compile INT8 at all.
+    """
 
     def __init__(self) -> None:
         self.compiled: list[str] = []
         self.coarse: float | None = None
+        self.fails: BuildError | None = None
 
     def build(self, job: BuildJob, watch: Callable[[Any], None]) -> BuildReport:
+        if self.fails is not None and "int8" in job.graph.name:
+            raise self.fails
         self.compiled.append(f"{job.graph.parent.name[:2]} {job.plan.name}")
         text = job.plan.name == "text.plan" and "int8" in job.graph.name
         model = coarsened(job.graph, self.coarse) if self.coarse is not None and text else None
@@ -60,10 +76,14 @@ class Seen(CompileSpectator):
     warnings: list[str] = field(default_factory=list)
     judged: list[tuple[int, int]] = field(default_factory=list)
     records: list[GateRecord | None] = field(default_factory=list)
+    failures: list[BuildError] = field(default_factory=list)
     interrupt: int | None = None
 
     def on_warning(self, warning: str) -> None:
         self.warnings.append(warning)
+
+    def on_failure(self, engine: object, error: BuildError) -> None:
+        self.failures.append(error)
 
     def on_judging(self, engine: object, done: int, total: int) -> None:
         self.judged.append((done, total))
@@ -185,6 +205,29 @@ def test_plans_that_give_no_numbers_are_refused(board: Board) -> None:
     with pytest.raises(RefusedPrecisionError, match="168 of 168 margins are not finite"):
         board.build(INT8)
     assert board.plans.stored()[0].plans is not None
+
+
+@pytest.mark.parametrize(
+    ("error", "goes_on"),
+    [
+        (GraphRefusedError, True),
+        (BuildTimeoutError, True),
+        (BuildOutOfMemoryError, False),
+        (BuildCancelledError, False),
+    ],
+)
+def test_a_precision_that_is_not_compiled_does_not_cost_the_other(
+    board: Board, error: type[BuildError], *, goes_on: bool
+) -> None:
+    """Unless nobody wants it any more, or it would take more of the memory that ran out."""
+    board.compiler.fails = error("no INT8 here", item="text.onnx")
+    with pytest.raises(error, match="no INT8 here"):
+        board.build()
+    assert board.compiler.compiled == (["bu text.plan", "bu vision.plan"] if goes_on else [])
+    assert [str(failure) for failure in board.seen.failures] == (["text.onnx: no INT8 here"] if goes_on else [])
+    assert [stored.precision for stored in board.plans.stored()] == (["fp16"] if goes_on else [])
+    if goes_on:
+        assert board.served()[0] == "tensorrt fp16"
 
 
 def test_ctrl_c_while_it_is_judged_costs_no_plan(board: Board) -> None:

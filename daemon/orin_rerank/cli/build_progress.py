@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from orin_rerank.engines.plans import PlanEntry
     from orin_rerank.engines.tensorrt.builder import BuildReport
     from orin_rerank.engines.tensorrt.job import BuildEvent
+    from orin_rerank.errors import BuildError
     from orin_rerank.lifecycle.compile import EngineToCompile, PlanToCompile
     from orin_rerank.quantization.gate import GateRecord
 
@@ -128,6 +129,17 @@ class ShownBuild(CompileSpectator):
             self._rest.forecast.moved(label, 1.0)
             self._say(f"{label}: {entry.bytes / 1e6:.1f} MB in {span(entry.build_s)}")
         self._move_all()
+
+    def on_failure(self, engine: EngineToCompile, error: BuildError) -> None:
+        """Takes the rest of a set out of the reckoning, and says why."""
+        for plan in engine.plans:
+            label = _label(engine, plan)
+            task = self._tasks[label]
+            if not self._progress.tasks[task].finished:
+                self._rest.forecast.ended(label)
+                self._progress.update(task, visible=False)
+        self._move_all()
+        self.on_warning(f"{engine.precision} is not compiled, what is left is: {error}")
 
     def on_judging(self, engine: EngineToCompile, done: int, total: int) -> None:
         """Moves the bar of a gate, which is put up when it begins."""

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from orin_rerank.engines.plans import PlanEntry, PlanSet
     from orin_rerank.engines.tensorrt.builder import BuildReport, PlanBuilder
     from orin_rerank.engines.tensorrt.job import BuildEvent
+    from orin_rerank.errors import BuildError
     from orin_rerank.lifecycle.compile import CompileOptions
     from orin_rerank.lifecycle.compile_target import CompileTarget
     from orin_rerank.lifecycle.plan_judging import PlanJudge
@@ -79,6 +80,9 @@ class CompileSpectator:
     ) -> None:
         """A plan is there; without a report, it was before."""
 
+    def on_failure(self, engine: EngineToCompile, error: BuildError) -> None:
+        """A set could not be compiled; the ones after it are, and then the error is raised."""
+
     def on_judging(self, engine: EngineToCompile, done: int, total: int) -> None:
         """So many queries of the judged set have been scored with INT8 plans, of so many."""
 
@@ -87,7 +91,11 @@ class CompileSpectator:
 
 
 class Compilation:
-    """The making of one set of plans."""
+    """The making of one set of plans.
+
+    Attributes:
+        work: What is made.
+    """
 
     def __init__(
         self,
@@ -101,7 +109,7 @@ class Compilation:
         judge: PlanJudge | None,
         host_memory: Callable[[], HostMemory],
     ) -> None:
-        self._work = work
+        self.work = work
         self._options = options
         self._target = target
         self._store = store
@@ -124,17 +132,17 @@ class Compilation:
         """
         plans = None if self._options.again else self._installed()
         if plans is None:
-            names = [plan.name for plan in self._work.plans]
-            with self._store.staging(self._work.key, names, self._work.bundle.folder) as staged:
-                for plan in self._work.plans:
+            names = [plan.name for plan in self.work.plans]
+            with self._store.staging(self.work.key, names, self.work.bundle.folder) as staged:
+                for plan in self.work.plans:
                     self._make(plan, staged)
                 record = self._judged(staged.complete(), staged)
                 plans = staged.install()
         else:
-            for plan in self._work.plans:
-                self._spectator.on_plan(self._work, plan, plans.manifest.plans[plan.name], None)
+            for plan in self.work.plans:
+                self._spectator.on_plan(self.work, plan, plans.manifest.plans[plan.name], None)
             record = self._judged(plans, None)
-        return CompiledEngine(self._work, plans, self._reports, record)
+        return CompiledEngine(self.work, plans, self._reports, record)
 
     def _judged(self, plans: PlanSet, staged: StagedPlans | None) -> GateRecord | None:
         """What the gate sees of plans, or has seen already; recorded beside them.
@@ -149,24 +157,24 @@ class Compilation:
         record = None if staged is not None else recorded_gate(plans, source)
         if record is None:
             try:
-                record = judge.judge(plans, lambda done, total: self._spectator.on_judging(self._work, done, total))
+                record = judge.judge(plans, lambda done, total: self._spectator.on_judging(self.work, done, total))
             except DeviceLostError:
                 raise
             except (EngineError, PlanError) as error:
-                self._spectator.on_verdict(self._work, None)
+                self._spectator.on_verdict(self.work, None)
                 raise self._unjudged(error, staged) from error
             plans.attach(PLAN_GATE_FILE, record.to_json())
-        self._spectator.on_verdict(self._work, record)
+        self._spectator.on_verdict(self.work, record)
         if staged is not None and not record.verdict.passed and self._has_passed(source):
             staged.discard()
             raise RefusedPrecisionError(
-                f"{_refusal(record)}; the {self._work.precision} plans that passed before stay in service"
+                f"{_refusal(record)}; the {self.work.precision} plans that passed before stay in service"
             )
         return record
 
     def _unjudged(self, error: OrinRerankError, staged: StagedPlans | None) -> RefusedPrecisionError:
         """The error to raise where plans came to no scores; they are thrown away if it is their own fault."""
-        plans = f"the {self._work.precision} plans"
+        plans = f"the {self.work.precision} plans"
         if not isinstance(error, PlanError):
             return RefusedPrecisionError(
                 f"{plans} could not be judged on this GPU: {error}; the same command tries again, and compiles nothing "
@@ -181,7 +189,7 @@ class Compilation:
     def _has_passed(self, source: str) -> bool:
         """Whether plans of this key are in service that passed their gate."""
         try:
-            before = self._store.find(self._work.key)
+            before = self._store.find(self.work.key)
         except PlanError:
             return False
         record = None if before is None else recorded_gate(before, source)
@@ -190,11 +198,11 @@ class Compilation:
     def _installed(self) -> PlanSet | None:
         """The set, if it is installed and whole."""
         try:
-            plans = self._store.find(self._work.key)
+            plans = self._store.find(self.work.key)
             if plans is None:
                 return None
-            for plan in self._work.plans:
-                self._spectator.on_report(f"verifying {self._work.precision} {plan.name}")
+            for plan in self.work.plans:
+                self._spectator.on_report(f"verifying {self.work.precision} {plan.name}")
                 plans.verify(plan.name)
         except PlanError as error:
             self._spectator.on_warning(f"{error}; it is compiled again")
@@ -203,22 +211,22 @@ class Compilation:
 
     def _make(self, plan: PlanToCompile, staged: StagedPlans) -> None:
         if entry := staged.finished.get(plan.name):
-            self._spectator.on_plan(self._work, plan, entry, None)
+            self._spectator.on_plan(self.work, plan, entry, None)
             return
-        self._work.memory.check_build(self._host_memory())
+        self.work.memory.check_build(self._host_memory())
         job = BuildJob(
             plan.graph,
             staged.path(plan.name),
             plan.profiles,
-            self._options.workspace_bytes or self._work.memory.workspace_bytes,
+            self._options.workspace_bytes or self.work.memory.workspace_bytes,
             timing_cache=self._timing_cache,
             level=self._options.level,
             target=self._target.sibling,
         )
-        report = self._builder.build(job, lambda event: self._spectator.on_event(self._work, plan, event))
+        report = self._builder.build(job, lambda event: self._spectator.on_event(self.work, plan, event))
         self._reports[plan.name] = report
         entry = staged.add(plan.name, report.done.seconds)
-        self._spectator.on_plan(self._work, plan, entry, report)
+        self._spectator.on_plan(self.work, plan, entry, report)
 
 
 def _refusal(record: GateRecord) -> str:

@@ -22,6 +22,9 @@ from typing import TYPE_CHECKING, Final
 from orin_rerank.engines.host_memory import read_host_memory
 from orin_rerank.engines.settings import EngineSettings, PrecisionChoice
 from orin_rerank.errors import (
+    BuildCancelledError,
+    BuildError,
+    BuildOutOfMemoryError,
     BundleError,
     CalibrationError,
     DatasetError,
@@ -35,7 +38,7 @@ from orin_rerank.lifecycle.plan_work import EngineToCompile, PlanToCompile, engi
 from orin_rerank.lifecycle.precision import HOW_TO_GET_INT8, find_int8
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
+    from collections.abc import Callable, Iterable, Iterator, Sequence
     from typing import TypeAlias
 
     from orin_rerank.engines.bundle import Bundle
@@ -125,7 +128,8 @@ def compile_bundle(
         DatasetError, CalibrationError: If INT8 was asked for, and there is nothing to judge it by.
         DeviceLostError: If the GPU is lost while plans are judged.
         MemoryShortError: If a precision that was asked for, or each of them, does not fit on this machine.
-        BuildError: If a plan could not be compiled; see `PlanBuilder.build`.
+        BuildError: If a plan could not be compiled; see `PlanBuilder.build`. Unless memory ran out, the other precision
+            was compiled all the same.
         StoreError: If plans cannot be written, or another process is compiling for this bundle.
     """
     spectator = spectator or CompileSpectator()
@@ -138,24 +142,37 @@ def compile_bundle(
     todo = _that_fit(found, options, target, plans, spectator)
     spectator.on_work([work for _, work in todo])
     cache = engines.root / "timing" / f"{target.runtime.replace(' ', '-')}.cache"
-    compiled: list[CompiledEngine] = []
+    makings = [
+        Compilation(work, options, target, plans, builder, spectator, cache, one.judge, host_memory)
+        for one, work in todo
+    ]
+    return _made(makings, wanted, spectator)
 
-    def make(one: _Found, work: EngineToCompile) -> None:
-        making = Compilation(work, options, target, plans, builder, spectator, cache, one.judge, host_memory)
+
+def _made(makings: Sequence[Compilation], choice: PrecisionChoice, spectator: CompileSpectator) -> list[CompiledEngine]:
+    """Makes one set after the other; that one fails need not keep the next from being made."""
+    compiled: list[CompiledEngine] = []
+    failed: BuildError | None = None
+    for making in makings:
         try:
             compiled.append(making.run())
             compiled[-1].check_gate()
-        except RefusedPrecisionError as error:
-            if wanted is PrecisionChoice.INT8:
+        except RefusedPrecisionError as error:  # noqa: PERF203 - two of them at most
+            if choice is PrecisionChoice.INT8:
                 raise
             spectator.on_warning(str(error))
         except MemoryShortError as error:
             if not compiled:
                 raise
             spectator.on_warning(str(error))
-
-    for one, work in todo:
-        make(one, work)
+        except (BuildCancelledError, BuildOutOfMemoryError):
+            raise  # nobody wants the next one now, or it would take more memory still
+        except BuildError as error:
+            failed = error
+            if making is not makings[-1]:
+                spectator.on_failure(making.work, error)
+    if failed is not None:
+        raise failed
     return compiled
 
 

@@ -33,6 +33,12 @@ class Forecast(Generic[_K]):
         self._left.pop(key, None)
         self._fractions.pop(key, None)
 
+    def ended(self, key: _K) -> None:
+        """A build ended before it was done: what is done of it took its time, the rest will take none."""
+        if key in self._left:
+            self._left[key] *= self._fractions[key]
+            self._fractions[key] = 1.0
+
     def moved(self, key: _K, fraction: float) -> None:
         """So much of a build is done, from 0 to 1; it may be less than before, after a failed attempt."""
         if key in self._left:
