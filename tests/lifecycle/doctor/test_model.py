@@ -1,0 +1,102 @@
+"""Checks of bundle, INT8 engine and plans."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+from fakes.board import make_pc
+from lifecycle.doctor.places import MINI, WITH_GPU, board, context_of, said
+from orin_rerank.engines.bundle import Bundle
+from orin_rerank.engines.plan_store import PlanStore
+from orin_rerank.engines.settings import EngineSettings, PrecisionChoice
+from orin_rerank.graph.builder import Precision
+from orin_rerank.lifecycle.compile_target import CompileTarget
+from orin_rerank.lifecycle.doctor.finding import Verdict
+from orin_rerank.lifecycle.doctor.model import check_bundle, check_damage, check_int8, check_plans
+from orin_rerank.lifecycle.doctor.probe import MachineProbe
+from orin_rerank.lifecycle.plan_work import engine_to_compile
+
+
+def test_the_bundle(tmp_path: Path) -> None:
+    paths = board(tmp_path)
+    digest = Bundle.open(MINI).digest[:12]
+    assert said(check_bundle(paths, context_of(tmp_path))) == (Verdict.OK, f"orin-rerank-mini ({digest})")
+    none = context_of(tmp_path, bundle=None, bundle_problem="no bundle is installed")
+    assert said(check_bundle(paths, none)) == (Verdict.FAIL, "no bundle is installed")
+    broken = tmp_path / "bundle"
+    shutil.copytree(MINI, broken)
+    (broken / "tokenizer.json").unlink()
+    assert said(check_bundle(paths, context_of(tmp_path, bundle=broken))) == (
+        Verdict.FAIL,
+        f"{broken} lacks tokenizer.json",
+    )
+    (broken / "manifest.json").write_text("{")
+    finding = check_bundle(paths, context_of(tmp_path, bundle=broken))
+    assert finding.verdict is Verdict.FAIL
+    assert finding.command == f"orin-rerank bundle verify {broken}"
+
+
+def test_int8_is_missed_on_a_jetson(tmp_path: Path) -> None:
+    paths = board(tmp_path)
+    finding = check_int8(paths, context_of(tmp_path))
+    assert finding is not None
+    assert (finding.verdict, finding.command) == (Verdict.WARN, "orin-rerank calibrate")
+    assert said(check_int8(make_pc(tmp_path / "pc"), context_of(tmp_path)))[0] is Verdict.OK
+    full = context_of(tmp_path, engine=EngineSettings(precision=PrecisionChoice.FULL))
+    assert check_int8(paths, full) is None
+
+
+def test_int8_that_cannot_be_read(tmp_path: Path) -> None:
+    context = context_of(tmp_path)
+    place = context.state / "engines" / Bundle.open(MINI).digest
+    (place / "1-abc").mkdir(parents=True)
+    (place / "current").symlink_to("1-abc")
+    verdict, text = said(check_int8(board(tmp_path), context))
+    assert verdict is Verdict.WARN
+    assert text.startswith("cannot be read: ")
+
+
+@pytest.fixture
+def compiled(tmp_path: Path) -> Path:
+    """A state folder with plans of the mini for the Orin of `WITH_GPU`, and JetPack as this machine has it."""
+    context = context_of(tmp_path)
+    assert WITH_GPU.tensorrt is not None
+    assert WITH_GPU.gpu is not None
+    store = PlanStore(context.state)
+    target = CompileTarget(WITH_GPU.tensorrt, WITH_GPU.gpu)
+    work = engine_to_compile(Bundle.open(MINI), Precision.FP16, context.engine, target, store)
+    with store.staging(work.key, [plan.name for plan in work.plans]) as staged:
+        for plan in work.plans:
+            staged.path(plan.name).write_bytes(b"plan")
+            staged.add(plan.name, 1.0)
+        staged.install()
+    return context.state
+
+
+def test_plans_are_for_this_machine_as_it_is(tmp_path: Path, compiled: Path) -> None:
+    paths = board(tmp_path)
+    assert said(check_plans(paths, context_of(tmp_path))) == (Verdict.OK, "fp16, for this machine as it is")
+    updated = MachineProbe("tensorrt 10.16.2", gpu=WITH_GPU.gpu)
+    verdict, text = said(check_plans(paths, context_of(tmp_path, probe=updated)))
+    assert verdict is Verdict.WARN
+    assert "runtime: tensorrt 10.3.0, not tensorrt 10.16.2" in text
+    other = context_of(tmp_path, engine=EngineSettings(max_tokens=512))
+    assert "packs of other sizes" in said(check_plans(paths, other))[1]
+    assert check_damage(paths, context_of(tmp_path)) is None
+    manifest = next(compiled.glob("plans/*/fp16/*/manifest.json"))
+    manifest.write_text("{")
+    assert said(check_damage(paths, context_of(tmp_path)))[0] is Verdict.WARN
+
+
+def test_no_plans(tmp_path: Path) -> None:
+    paths = board(tmp_path)
+    finding = check_plans(paths, context_of(tmp_path))
+    assert said(finding) == (Verdict.WARN, "no fp16 plans are installed for this bundle")
+    assert finding is not None
+    assert finding.command == "orin-rerank build"
+    assert check_plans(paths, context_of(tmp_path, probe=MachineProbe())) is None
+    for_tests = MachineProbe("tensorrt_rtx 1.7.1", gpu=WITH_GPU.gpu)
+    assert check_plans(paths, context_of(tmp_path, probe=for_tests)) is None
