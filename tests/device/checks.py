@@ -302,6 +302,21 @@ def check_lost(_: argparse.Namespace) -> Figures:
     return figures
 
 
+def check_scratch(_: argparse.Namespace) -> Figures:
+    """What engines of the 2B's and the 8B's widths take beside weights and buffers, and what the plan reckons."""
+    from scratch import MODELS, measure_scratch  # the only one that needs torch
+
+    figures: Figures = {}
+    for name in MODELS:
+        for pictures in (False, True):
+            what = f"{name}, {'pictures' if pictures else 'texts'}"
+            figures[what] = measure_scratch(name, pictures=pictures)
+            print(what, figures[what], flush=True)
+    short = [what for what, figure in figures.items() if figure["then_many"] > figure["reckoned"]]
+    assert not short, f"more is taken than planned: {short}: {figures}"
+    return figures
+
+
 CHECKS: dict[str, Callable[[argparse.Namespace], Figures]] = {
     "context": check_context,
     "equality": check_equality,
@@ -310,6 +325,7 @@ CHECKS: dict[str, Callable[[argparse.Namespace], Figures]] = {
     "served": check_served,
     "lost": check_lost,
     "trips": check_trips,
+    "scratch": check_scratch,
 }
 
 
