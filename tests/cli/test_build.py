@@ -108,7 +108,7 @@ def test_both_precisions_are_compiled_once(board: Board) -> None:
     int8, half = value["engines"]
     assert half["bundle"] == value["bundle"] == Bundle.open(board.bundle).digest != int8["bundle"]
     assert half["key"]["precision_plan"] is None
-    assert half["key"]["compute_capability"] == "8.7"
+    assert (half["key"]["compute_capability"], half["key"]["multiprocessors"]) == ("8.7", 8)
     for engine in (int8, half):
         assert [plan["name"] for plan in engine["plans"]] == ["text.plan", "vision.plan"]
         assert all(plan["compiled"]["attempts"] == 1 for plan in engine["plans"])

@@ -95,7 +95,7 @@ class FakeDriver:
             raise self.fails
         self.opened_by = threading.get_ident()
         self.opened += 1
-        return DeviceInfo(f"fake {ordinal}", (8, 7), self.integrated, 64 << 30, 12060)
+        return DeviceInfo(f"fake {ordinal}", (8, 7), self.integrated, 64 << 30, 12060, multiprocessors=16)
 
     def close(self) -> None:
         self.closed += 1

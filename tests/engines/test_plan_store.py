@@ -25,6 +25,7 @@ KEY = PlanKey(
     runtime="tensorrt 10.3.0",
     gpu="Orin",
     compute_capability="8.7",
+    multiprocessors=16,
     platform="L4T 36.4.7",
     precision="int8-fp16",
     precision_plan="6" * 64,

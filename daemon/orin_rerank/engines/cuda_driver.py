@@ -31,6 +31,7 @@ class DeviceInfo:
         integrated: Whether it shares the processor's memory.
         total_bytes: Memory that it has or shares.
         driver_version: CUDA version of the driver, such as 12060 for 12.6.
+        multiprocessors: How many it has, of those that the power mode leaves on; 0 where there is only a compiler.
     """
 
     name: str
@@ -38,6 +39,7 @@ class DeviceInfo:
     integrated: bool
     total_bytes: int
     driver_version: int
+    multiprocessors: int = 0
 
 
 class HostMemory(Protocol):
@@ -197,6 +199,7 @@ class PyCudaDriver:
             integrated=bool(device.get_attribute(cuda.device_attribute.INTEGRATED)),
             total_bytes=device.total_memory(),
             driver_version=cuda.get_driver_version(),
+            multiprocessors=device.get_attribute(cuda.device_attribute.MULTIPROCESSOR_COUNT),
         )
 
     def close(self) -> None:

@@ -521,9 +521,9 @@ def test_what_lies_beneath_cuda_is_told(tmp_path: Path, text: str | None, expect
 
 
 def test_a_key_names_everything_that_a_plan_depends_on(vl_bundle: Bundle, tmp_path: Path) -> None:
-    def key(budget: int = 128, runtime: str = "tensorrt 10.3.0") -> PlanKey:
+    def key(budget: int = 128, runtime: str = "tensorrt 10.3.0", multiprocessors: int = 16) -> PlanKey:
         return plan_key(
-            dataclasses.replace(FakeGpu().open(0), name="Orin"),
+            dataclasses.replace(FakeGpu().open(0), name="Orin", multiprocessors=multiprocessors),
             runtime,
             bundle="5" * 64,
             precision="fp16",
@@ -536,4 +536,5 @@ def test_a_key_names_everything_that_a_plan_depends_on(vl_bundle: Bundle, tmp_pa
     assert first == key()
     assert first != key(256)
     assert first != key(runtime="tensorrt 10.16.2")
+    assert first.differences(key(multiprocessors=8)) == ["multiprocessors: 8, not 16"]
     assert (first.gpu, first.compute_capability, first.platform) == ("Orin", "8.7", "CUDA driver 12.6")

@@ -76,6 +76,7 @@ def plan_key(
         runtime=runtime,
         gpu=device.name,
         compute_capability=".".join(map(str, device.compute_capability)),
+        multiprocessors=device.multiprocessors,
         platform=platform_release(device, release),
         precision=precision,
         precision_plan=precision_plan,

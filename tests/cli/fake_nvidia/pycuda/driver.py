@@ -26,6 +26,7 @@ Error = CudaError
 
 
 class device_attribute:  # noqa: N801
+    MULTIPROCESSOR_COUNT = 16
     INTEGRATED = 18
 
 
@@ -90,7 +91,7 @@ class Device:
         return 8, 7
 
     def get_attribute(self, attribute: int) -> int:
-        return int(attribute == device_attribute.INTEGRATED)
+        return {device_attribute.INTEGRATED: 1, device_attribute.MULTIPROCESSOR_COUNT: 8}[attribute]
 
     def total_memory(self) -> int:
         return 64 << 30
