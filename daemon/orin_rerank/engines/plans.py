@@ -43,7 +43,7 @@ class PlanKey:
         gpu: Name of the GPU as CUDA gives it, such as `Orin`.
         compute_capability: Such as `8.7`.
         multiprocessors: Of the GPU. Those of an AGX Orin, an Orin NX and a Nano have one name and one compute
-            capability, and a disk that is cloned from one to another brings along plans of kernels chosen for the first.
+            capability, and a disk that is cloned from one to another brings along plans that were made for the first.
         platform: Release of what lies beneath CUDA: `L4T 36.4.7` on a Jetson, the driver's version elsewhere.
         precision: What the graphs compute in, such as `int8-fp16`.
         precision_plan: SHA-256 of the plan by which places are INT8 or wide; None for graphs in one precision.
