@@ -9,8 +9,13 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from orin_rerank.cli.exit_codes import ExitCode
-from orin_rerank.cli.options import BundleOption, JsonOption, MaxTokensOption  # noqa: TC001 - typer reads annotations at run time
-from orin_rerank.engines.settings import EngineSettings, PrecisionChoice
+from orin_rerank.cli.options import (  # noqa: TC001 - typer reads annotations at run time
+    BundleOption,
+    ConfigOption,
+    JsonOption,
+    MaxTokensOption,
+)
+from orin_rerank.engines.settings import PrecisionChoice  # noqa: TC001 - likewise
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -26,12 +31,13 @@ def build(
     *,
     bundle: BundleOption = None,
     precision: Annotated[
-        PrecisionChoice,
+        PrecisionChoice | None,
         typer.Option(
             help="What to compile: full precision, INT8, or full precision and INT8 where an engine is installed that "
-            "has passed its gate."
+            "has passed its gate, which is the default.",
+            show_default=False,
         ),
-    ] = PrecisionChoice.AUTO,
+    ] = None,
     token_budget: Annotated[
         int | None,
         typer.Option(
@@ -58,6 +64,7 @@ def build(
         ),
     ] = None,
     again: Annotated[bool, typer.Option("--again", help="Compile what is installed already, too.")] = False,
+    config: ConfigOption = None,
     json_output: JsonOption = False,
 ) -> int:
     """Compile a bundle for the GPU of this machine.
@@ -69,6 +76,9 @@ def build(
     What a compiler makes of INT8 graphs may rank worse than they do, and differ from build to build. So INT8 plans
     score the judged set on the GPU, which takes minutes, and are held to the gate that the INT8 engine passed. The
     daemon serves only plans that passed; else it serves FP16, and `orin-rerank status` says why.
+
+    Plans fit the limits that they are compiled for, so the settings file counts here as it does for the daemon: tokens
+    of a pack and of a pair, and the memory that serving may take.
 
     Ctrl-C stops it within seconds. What is compiled is kept, and the same command goes on from there. Plans of INT8
     engines that have been replaced, and of a bundle where another lies now, are removed.
@@ -87,10 +97,11 @@ def build(
     """
     from orin_rerank.cli.build_progress import ShownBuild
     from orin_rerank.cli.bundles import SHIPPED_EVALUATION, bundle_of, repository_folder
+    from orin_rerank.cli.configured import settings_of, state_folder
     from orin_rerank.cli.output import console, print_json
     from orin_rerank.engines.bundle import Bundle
     from orin_rerank.engines.plan_store import PlanStore
-    from orin_rerank.engines.store import EngineStore, default_state_folder
+    from orin_rerank.engines.store import EngineStore
     from orin_rerank.engines.tensorrt.builder import PlanBuilder
     from orin_rerank.lifecycle.accelerators import Accelerators
     from orin_rerank.lifecycle.compile import CompileOptions, compile_bundle
@@ -98,17 +109,20 @@ def build(
     from orin_rerank.lifecycle.plan_cleaning import remove_stale_plans
     from orin_rerank.lifecycle.plan_judging import PlanJudge
 
+    settings = settings_of(
+        config, engine={"precision": precision, "token_budget": token_budget, "max_tokens": max_tokens}
+    )
     options = CompileOptions(
-        EngineSettings(precision=precision, token_budget=token_budget, max_tokens=max_tokens),
+        settings.engine,
         None if workspace is None else workspace << 20,
         level,
         again,
     )
-    source = Bundle.open(bundle_of(bundle))
+    source = Bundle.open(bundle_of(bundle or settings.model.bundle))
     target = find_target()
-    state = default_state_folder()
+    state = state_folder(settings)
     stores = EngineStore(state), PlanStore(state)
-    judged = evaluation or repository_folder(SHIPPED_EVALUATION)
+    judged = evaluation or settings.first_boot.evaluation or repository_folder(SHIPPED_EVALUATION)
     with ShownBuild() as shown:
         if target.sibling is not None:
             shown.on_warning(

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from orin_rerank.cli.exit_codes import ExitCode
-from orin_rerank.cli.options import BundleOption, JsonOption  # noqa: TC001 - typer reads annotations at run time
+from orin_rerank.cli.options import BundleOption, ConfigOption, JsonOption, ThreadsOption  # noqa: TC001 - typer reads annotations at run time
 from orin_rerank.errors import SettingsError
 
 if TYPE_CHECKING:
@@ -88,9 +88,8 @@ def calibrate(
             show_default=False,
         ),
     ] = None,
-    threads: Annotated[
-        int | None, typer.Option(metavar="N", min=1, help="Threads; else one a core.", show_default=False)
-    ] = None,
+    threads: ThreadsOption = None,
+    config: ConfigOption = None,
     json_output: JsonOption = False,
 ) -> int:
     """Make INT8 for this machine, and put it into service if it ranks as full precision does.
@@ -124,18 +123,20 @@ def calibrate(
     import json
 
     from orin_rerank.cli.bundles import SHIPPED_CALIBRATION, SHIPPED_EVALUATION, bundle_of, repository_folder
+    from orin_rerank.cli.configured import settings_of, state_folder
     from orin_rerank.cli.output import console, print_json, progress_console
     from orin_rerank.engines.bundle import Bundle
     from orin_rerank.engines.plan_store import PlanStore
-    from orin_rerank.engines.store import EngineStore, default_state_folder
+    from orin_rerank.engines.store import EngineStore
     from orin_rerank.graph.scheme import Mode
     from orin_rerank.lifecycle.calibrate import CalibrationOptions
     from orin_rerank.lifecycle.plan_cleaning import remove_stale_plans
     from orin_rerank.lifecycle.planning import PlanOptions
     from orin_rerank.quantization.gate import GateThresholds
 
-    data = data or repository_folder(SHIPPED_CALIBRATION)
-    evaluation = evaluation or repository_folder(SHIPPED_EVALUATION)
+    settings = settings_of(config, engine={"threads": threads})
+    data = data or settings.first_boot.calibration or repository_folder(SHIPPED_CALIBRATION)
+    evaluation = evaluation or settings.first_boot.evaluation or repository_folder(SHIPPED_EVALUATION)
     for folder, option in ((data, "--data"), (evaluation, "--evaluation")):
         if folder is None:
             raise SettingsError("name the folder of a set", item=option)
@@ -150,11 +151,11 @@ def calibrate(
         max_wide,
         ranges,
         reuse,
-        threads,
+        settings.engine.threads,
     )
-    source = Bundle.open(bundle_of(bundle))
+    source = Bundle.open(bundle_of(bundle or settings.model.bundle))
     out = progress_console() if json_output else console()
-    state = default_state_folder()
+    state = state_folder(settings)
     store = EngineStore(state)
     result = _calibrated(source, options, store, out)
     removed = remove_stale_plans(PlanStore(state), store, keep=[source.digest])

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from orin_rerank.cli.exit_codes import ExitCode
-from orin_rerank.cli.options import BundleOption, JsonOption  # noqa: TC001 - typer reads annotations at run time
+from orin_rerank.cli.options import BundleOption, ConfigOption, JsonOption  # noqa: TC001 - typer reads annotations at run time
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -23,6 +23,7 @@ def engines(
     prune: Annotated[
         bool, typer.Option("--prune", help="First remove plans of bundles that are not where they were compiled from.")
     ] = False,
+    config: ConfigOption = None,
     json_output: JsonOption = False,
 ) -> int:
     """List the bundle, the INT8 engines and the compiled plans of this machine.
@@ -47,19 +48,22 @@ def engines(
     import dataclasses
 
     from orin_rerank.cli.bundles import bundle_of
+    from orin_rerank.cli.configured import settings_of, state_folder
     from orin_rerank.cli.output import console, print_json
     from orin_rerank.engines.bundle import Bundle
     from orin_rerank.engines.plan_store import PlanStore
-    from orin_rerank.engines.store import EngineStore, default_state_folder
+    from orin_rerank.engines.store import EngineStore
     from orin_rerank.errors import BundleError
     from orin_rerank.lifecycle.inventory import take_inventory
     from orin_rerank.lifecycle.plan_cleaning import remove_stale_plans
 
-    state = default_state_folder()
+    settings = settings_of(config)
+    named = bundle or settings.model.bundle
+    state = state_folder(settings)
     try:
-        opened = Bundle.open(bundle_of(bundle))
+        opened = Bundle.open(bundle_of(named))
     except BundleError:
-        if bundle is not None:
+        if named is not None:
             raise
         opened = None  # none is installed; there may be engines all the same
     stores = EngineStore(state), PlanStore(state)
@@ -69,8 +73,8 @@ def engines(
         removed = remove_stale_plans(stores[1], stores[0], keep=keep, missing=True)
     items = take_inventory(opened, *stores)
     if json_output:
-        values = [{**dataclasses.asdict(item), "kind": item.kind.value, "folder": str(item.folder)} for item in items]
-        print_json({"state": str(state), "removed": [dataclasses.asdict(one) for one in removed], "engines": values})
+        removals = [dataclasses.asdict(one) for one in removed]
+        print_json({"state": str(state), "removed": removals, "engines": [item.as_dict() for item in items]})
         return ExitCode.OK
     for one in removed:
         console().print(str(one), markup=False, soft_wrap=True)

@@ -13,16 +13,20 @@ import typer
 from orin_rerank.cli.exit_codes import ExitCode
 from orin_rerank.cli.options import (  # noqa: TC001 - typer reads annotations at run time
     BundleOption,
+    ConfigOption,
     DeviceOption,
     JsonOption,
     PrecisionOption,
+    ThreadsOption,
 )
-from orin_rerank.engines.settings import DeviceChoice, EngineSettings, PrecisionChoice
+from orin_rerank.engines.settings import PrecisionChoice
 from orin_rerank.errors import SettingsError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
+    from orin_rerank.engines.settings import EngineSettings
+    from orin_rerank.engines.store import EngineStore
     from orin_rerank.evaluation.scoring import Progress, ScoredSet, Scorer
     from orin_rerank.lifecycle.model import LoadedModel
     from orin_rerank.quantization.gate import GateVerdict
@@ -49,18 +53,14 @@ def evaluate(
             show_default=False,
         ),
     ] = None,
-    precision: PrecisionOption = PrecisionChoice.AUTO,
-    device: DeviceOption = DeviceChoice.AUTO,
+    precision: PrecisionOption = None,
+    device: DeviceOption = None,
     against: Annotated[
         PrecisionChoice | None,
         typer.Option(metavar="<full|int8>", help="Compare with this precision, query by query.", show_default=False),
     ] = None,
-    threads: Annotated[
-        int | None,
-        typer.Option(
-            metavar="N", min=1, help="Threads of the engine; else one a core, or two for a GPU.", show_default=False
-        ),
-    ] = None,
+    threads: ThreadsOption = None,
+    config: ConfigOption = None,
     json_output: JsonOption = False,
 ) -> int:
     """Measure how well a model ranks, split by split, beside chance and BM25, or what INT8 costs.
@@ -91,30 +91,44 @@ def evaluate(
     query's own values. With --against it writes {"candidate", "reference", "splits", "total", "gate", "queries"}.
     """
     from orin_rerank.cli.bundles import SHIPPED_EVALUATION, bundle_of, repository_folder
+    from orin_rerank.cli.configured import settings_of, state_folder
+    from orin_rerank.engines.store import EngineStore
 
-    root = data or repository_folder(SHIPPED_EVALUATION)
+    settings = settings_of(config, engine={"precision": precision, "device": device, "threads": threads})
+    root = data or settings.first_boot.evaluation or repository_folder(SHIPPED_EVALUATION)
     if root is None:
         raise SettingsError("name the folder of an evaluation set", item="--data")
-    settings = EngineSettings(precision=precision, device=device, threads=threads)
+    subject = _Subject(bundle_of(bundle or settings.model.bundle), settings.engine, EngineStore(state_folder(settings)))
     if against is None:
-        _report(bundle_of(bundle), settings, root, split or [], as_json=json_output)
-    elif {precision, against} != {PrecisionChoice.FULL, PrecisionChoice.INT8}:
+        _report(subject, root, split or [], as_json=json_output)
+    elif {subject.settings.precision, against} != {PrecisionChoice.FULL, PrecisionChoice.INT8}:
         raise SettingsError(
             "compare int8 with full: give one of them to --precision and the other to --against", item="--against"
         )
     else:
-        other = dataclasses.replace(settings, precision=against)
-        _comparison(bundle_of(bundle), settings, other, root, split or [], as_json=json_output)
+        _comparison(subject, subject.computed_in(against), root, split or [], as_json=json_output)
     return ExitCode.OK
 
 
-def _report(folder: Path, settings: EngineSettings, root: Path, splits: list[str], *, as_json: bool) -> None:
+@dataclass(frozen=True, slots=True)
+class _Subject:
+    """What is evaluated: a bundle, how it is computed, and where its engines are."""
+
+    folder: Path
+    settings: EngineSettings
+    store: EngineStore
+
+    def computed_in(self, precision: PrecisionChoice) -> _Subject:
+        return dataclasses.replace(self, settings=dataclasses.replace(self.settings, precision=precision))
+
+
+def _report(subject: _Subject, root: Path, splits: list[str], *, as_json: bool) -> None:
     """Evaluates one precision and shows it."""
     from orin_rerank.cli.evaluation_tables import report_table
     from orin_rerank.cli.output import console, print_json
     from orin_rerank.evaluation import run
 
-    with _loaded(folder, settings) as model:
+    with _loaded(subject) as model:
         report = _with_progress(
             "queries", lambda told: run.evaluate(_scorer(model), root, splits=splits, on_progress=told)
         )
@@ -142,12 +156,12 @@ class _Side:
     scored: ScoredSet
 
     @classmethod
-    def of(cls, folder: Path, settings: EngineSettings, root: Path, splits: list[str]) -> _Side:
+    def of(cls, subject: _Subject, root: Path, splits: list[str]) -> _Side:
         """Loads, scores and closes: only one of two models is in memory at a time."""
         from orin_rerank.evaluation.scoring import score_set
 
-        choice = settings.precision.value
-        with _loaded(folder, settings) as model:
+        choice = subject.settings.precision.value
+        with _loaded(subject) as model:
             scored = _with_progress(
                 choice, lambda told: score_set(_scorer(model), root, splits=splits, on_progress=told)
             )
@@ -162,19 +176,17 @@ class _Side:
         }
 
 
-def _comparison(
-    folder: Path, settings: EngineSettings, other: EngineSettings, root: Path, splits: list[str], *, as_json: bool
-) -> None:
+def _comparison(subject: _Subject, other: _Subject, root: Path, splits: list[str], *, as_json: bool) -> None:
     """Evaluates two precisions, one after the other, and shows what lies between them."""
     from orin_rerank.cli.evaluation_tables import paired_table
     from orin_rerank.cli.output import console, print_json
     from orin_rerank.evaluation.paired import compare
     from orin_rerank.quantization.gate import GateThresholds, judge
 
-    candidate, reference = (_Side.of(folder, one, root, splits) for one in (settings, other))
+    candidate, reference = (_Side.of(one, root, splits) for one in (subject, other))
     report = compare(reference.scored.queries, candidate.scored.queries)
     # The gate's thresholds are for INT8, and for a whole set.
-    judged = settings.precision is PrecisionChoice.INT8 and not splits
+    judged = subject.settings.precision is PrecisionChoice.INT8 and not splits
     verdict = judge(report, GateThresholds()) if judged else None
     if as_json:
         print_json(
@@ -217,13 +229,13 @@ def _verdict_lines(verdict: GateVerdict) -> Iterator[tuple[str, str]]:
 
 
 @contextmanager
-def _loaded(folder: Path, settings: EngineSettings) -> Iterator[LoadedModel]:
+def _loaded(subject: _Subject) -> Iterator[LoadedModel]:
     """A model that is loaded behind a spinner, and closed in the end."""
     from orin_rerank.cli.output import progress_console
     from orin_rerank.lifecycle.startup import load_model
 
     with progress_console().status("loading the model") as spinner:
-        model = load_model(folder, settings, spinner.update)
+        model = load_model(subject.folder, subject.settings, spinner.update, store=subject.store)
     try:
         yield model
     finally:

@@ -18,6 +18,7 @@ __all__ = [
     "MaxTokensOption",
     "PrecisionOption",
     "SocketOption",
+    "ThreadsOption",
 ]
 
 BundleOption = Annotated[
@@ -30,16 +31,25 @@ BundleOption = Annotated[
     ),
 ]
 PrecisionOption = Annotated[
-    PrecisionChoice,
+    PrecisionChoice | None,
     typer.Option(
-        help="What to compute in: full precision, INT8, or INT8 where an engine is installed that has passed its gate.",
+        help="What to compute in: full precision, INT8, or INT8 where an engine is installed that has passed its "
+        "gate, which is the default.",
+        show_default=False,
     ),
 ]
 DeviceOption = Annotated[
-    DeviceChoice,
+    DeviceChoice | None,
     typer.Option(
-        help="What to compute on: the processor, an NVIDIA GPU (by TensorRT where plans are installed for it, else by "
-        "ONNX Runtime), or the GPU where it can be used.",
+        help="What to compute on: the processor, an NVIDIA GPU (by TensorRT where plans are installed for it, else "
+        "by ONNX Runtime), or the GPU where it can be used, which is the default.",
+        show_default=False,
+    ),
+]
+ThreadsOption = Annotated[
+    int | None,
+    typer.Option(
+        metavar="N", min=1, help="Processor cores to compute on; else all. No matter for a GPU.", show_default=False
     ),
 ]
 MaxTokensOption = Annotated[
