@@ -111,6 +111,11 @@ def test_other_ends(builder: PlanBuilder, tmp_path: Path, name: str, kind: type[
     assert names_in(tmp_path) == set()
 
 
+def test_a_process_that_cannot_be_started(tmp_path: Path) -> None:
+    with pytest.raises(BuildError, match=r"good\.onnx: the process that compiles cannot be started: No such file"):
+        PlanBuilder(command=(str(tmp_path / "none"),)).build(job_of("good", tmp_path))
+
+
 @pytest.mark.parametrize(
     ("name", "limits", "says"),
     [

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import queue
 import signal
@@ -36,6 +37,9 @@ class BuildProcess:
         command: What to run.
         job: What to tell it.
         grace_s: From asking it to stop until it is killed.
+
+    Raises:
+        BuildError: If it cannot be started.
     """
 
     def __init__(self, command: Sequence[str], job: BuildJob, grace_s: float) -> None:
@@ -47,13 +51,17 @@ class BuildProcess:
         self._was_killed_here = False
         self.has_ended = False
         # A group of its own: the terminal's Ctrl-C is ours to handle, and what it may start ends with it.
-        self._process = subprocess.Popen(  # noqa: S603 # no shell, and no argument that came from outside
-            command,
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            start_new_session=True,
-        )
+        try:
+            self._process = subprocess.Popen(  # noqa: S603 # no shell, and no argument that came from outside
+                command,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                start_new_session=True,
+            )
+        except OSError as error:
+            kind = BuildOutOfMemoryError if error.errno == errno.ENOMEM else BuildError
+            raise kind(f"the process that compiles cannot be started: {error.strerror}", item=job.graph.name) from error
         assert self._process.stdin is not None
         assert self._process.stdout is not None
         assert self._process.stderr is not None
