@@ -121,7 +121,7 @@ def test_everything_once_then_nothing(orin: Orin) -> None:
         ("memory", prepared.steps[1].text),
         ("power-mode", "power mode MAXN"),
         ("clocks", "clocks are locked"),
-        ("gpu", "Orin, tensorrt 10.3.0"),
+        ("gpu", "fake 0, tensorrt 10.3.0"),
         ("calibrate", "an INT8 engine is installed"),
         ("build-int8", "int8-fp16 plans compiled in 0 s"),
         ("build-full", "fp16 plans compiled in 0 s"),
