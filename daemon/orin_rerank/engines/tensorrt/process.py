@@ -28,6 +28,9 @@ _AFTER_A_CRASH: Final = (
     "give the same command again, it goes on from what is compiled; if it ends so again, remove the files of measured "
     "kernels (`timing` in the folder that `orin-rerank engines` names), or try another --level"
 )
+_NOT_STARTED: Final = (
+    "the same command may work a moment later; if Python was updated while the daemon ran, restart the daemon"
+)
 
 
 class BuildProcess:
@@ -60,8 +63,10 @@ class BuildProcess:
                 start_new_session=True,
             )
         except OSError as error:
-            kind = BuildOutOfMemoryError if error.errno == errno.ENOMEM else BuildError
-            raise kind(f"the process that compiles cannot be started: {error.strerror}", item=job.graph.name) from error
+            message = f"the process that compiles cannot be started: {error.strerror}"
+            if error.errno == errno.ENOMEM:
+                raise BuildOutOfMemoryError(message, item=job.graph.name) from error
+            raise BuildError(message, item=job.graph.name, advice=_NOT_STARTED) from error
         assert self._process.stdin is not None
         assert self._process.stdout is not None
         assert self._process.stderr is not None
