@@ -98,7 +98,7 @@ def test_images_encoded_together_or_alone_are_the_same(
     request = vl_encoder.encode(RerankInput([pictures[0]], [[pictures[3]], [pictures[1]]]))
     one, other, larger = request.prefix.images[0], request.documents[0].images[0], request.documents[1].images[0]
     alone = [engine.encode_images([picture])[0] for picture in (one, other)]
-    engine.encode_images([larger])  # the scratch buffers grow in between
+    engine.encode_images([larger])  # leaves something else in the buffers
     together = engine.encode_images([one, other])
     assert alone[0].shape == (3, one.tokens, vl_bundle.manifest.architecture.text.hidden)
     assert np.abs(np.array(alone) - np.array(together)).max() < 1e-5
