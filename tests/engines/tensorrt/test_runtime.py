@@ -144,7 +144,7 @@ def test_a_plan_covers_what_one_of_its_profiles_does(plan: LoadedPlan) -> None:
 
 
 def test_contexts_are_made_once_and_a_run_makes_the_calls_that_it_needs(gpu: FakeGpu, bench: Bench) -> None:
-    setup = ["create_execution_context", "set_device_memory", "set_optimization_profile_async"]
+    setup = ["create_execution_context", "set_optimization_profile_async", "set_device_memory"]
     assert gpu.calls == ["deserialize_cuda_engine", *setup, *setup]
     gpu.calls.clear()
     arrays, total = bench.bound(5, 3)
@@ -226,7 +226,7 @@ def test_an_error_of_before_is_not_told_of_a_later_failure(gpu: FakeGpu, bench: 
     assert "illegal" not in str(caught.value)
 
 
-@pytest.mark.parametrize("call", ["create_execution_context", "set_optimization_profile_async"])
+@pytest.mark.parametrize("call", ["create_execution_context", "set_optimization_profile_async", "set_device_memory"])
 def test_contexts_that_memory_is_short_for_are_an_error(
     gpu: FakeGpu, cuda: CudaThread, plan: LoadedPlan, call: str
 ) -> None:

@@ -38,6 +38,11 @@ class Journal:
         with self._lock:
             self._errors.append(text)
 
+    @property
+    def has_errors(self) -> bool:
+        """Whether there were errors since the last call of `errors`."""
+        return bool(self._errors)
+
     def errors(self) -> list[str]:
         """The errors since the last call of this."""
         with self._lock:

@@ -236,8 +236,9 @@ class PlanLane:
         self._contexts: list[trt.IExecutionContext] = []
         for number in range(plan.profiles):
             context = plan.new_context()
-            context.set_device_memory(scratch, scratch_bytes)
             self._call(f"profile {number} was refused", context.set_optimization_profile_async, number, stream)
+            # In the order of NVIDIA's own trtexec: a profile first, then the memory.
+            self._tell("scratch memory was refused", context.set_device_memory, scratch, scratch_bytes)
             self._contexts.append(context)
 
     def close(self) -> None:
@@ -302,6 +303,12 @@ class PlanLane:
     def _call(self, what: str, function: Callable[..., bool], *arguments: object) -> None:
         """Calls what returns False for a failure, or raises RuntimeError in some releases."""
         if not self._guarded(what, function, *arguments):
+            raise self.plan.journal.failure(what, self.plan.name)
+
+    def _tell(self, what: str, function: Callable[..., None], *arguments: object) -> None:
+        """Calls what returns nothing, and of a failure only writes an error to the log."""
+        self._guarded(what, function, *arguments)
+        if self.plan.journal.has_errors:
             raise self.plan.journal.failure(what, self.plan.name)
 
     def _guarded(self, what: str, function: Callable[..., Any], *arguments: object) -> Any:
