@@ -132,6 +132,8 @@ setup(
         ],
         # The GPU: page-locked memory, streams and the context. TensorRT comes with JetPack, not from here.
         "jetson": ["pycuda>=2026.1"],
+        # Asks the service of jetson-stats, where it runs, for what a board's files do not say. AGPL-3.0: see NOTICE.
+        "jtop": ["jetson-stats>=4.3"],
         # A discrete NVIDIA GPU. onnxruntime and onnxruntime-gpu are one module: see docs/device-figures.md.
         "cuda": ["onnxruntime-gpu>=1.31", "pycuda>=2026.1"],
         # NVIDIA's compiler, which needs no GPU, to compile every graph in tests; on other machines those are skipped.

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
+    from orin_rerank.board.jtop import JtopReading
     from orin_rerank.board.paths import BoardPaths
 
 __all__ = ["BoardSnapshot", "fastest_mode", "hottest_zone", "read_snapshot", "read_temperatures"]
@@ -41,6 +42,7 @@ class BoardSnapshot:
         gpu_load: Share of time that the GPU is busy; None where it is not known.
         fan: How hard the fan is driven, 0 to 1; None without one.
         memory: Its memory; None where it is not known.
+        jtop: What jetson-stats says beside; None where it was not asked, or does not answer.
     """
 
     board: Board
@@ -54,6 +56,7 @@ class BoardSnapshot:
     gpu_load: float | None
     fan: float | None
     memory: Memory | None
+    jtop: JtopReading | None = None
 
     @property
     def hottest(self) -> Zone | None:

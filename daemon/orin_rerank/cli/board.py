@@ -27,12 +27,14 @@ _STATE: Final = Path("/var/lib/orin-rerank-board")
 def show(*, json_output: JsonOption = False) -> int:
     """Show the board: module, power mode, clocks, heat, rails.
 
-    Needs no root, though without it the memory's clock stays unknown. On a PC it shows what there is.
+    Needs no root, though without it the memory's clock stays unknown, unless jetson-stats runs and its module is
+    installed: then it is asked for what the board's files do not say. On a PC it shows what there is.
 
     --json writes {"board", "modes", "mode", "fastest", "clocks", "clocks_locked", "zones", "throttled", "rails",
-    "watts", "gpu_load", "fan", "memory", "tuning"}; clocks are in Hz, temperatures in degrees Celsius, "tuning" is what
-    the root service did last.
+    "watts", "gpu_load", "fan", "memory", "tuning", "jtop"}; clocks are in Hz, temperatures in degrees Celsius, "tuning"
+    is what the root service did last, "jtop" what jetson-stats says.
     """
+    from orin_rerank.board.jtop import merge_jtop, read_jtop
     from orin_rerank.board.paths import BoardPaths
     from orin_rerank.board.request import OUTCOME
     from orin_rerank.board.snapshot import read_snapshot
@@ -41,7 +43,8 @@ def show(*, json_output: JsonOption = False) -> int:
     from orin_rerank.cli.output import console, print_json
 
     paths = BoardPaths.from_environment()
-    snapshot, outcome = read_snapshot(paths), read_outcome(paths.at(str(OUTCOME)))
+    snapshot = merge_jtop(read_snapshot(paths), read_jtop(paths))
+    outcome = read_outcome(paths.at(str(OUTCOME)))
     if json_output:
         print_json(board_as_dict(paths, snapshot, outcome))
     else:

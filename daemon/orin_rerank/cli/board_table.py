@@ -43,11 +43,12 @@ def board_as_dict(paths: BoardPaths, snapshot: BoardSnapshot, outcome: TuningOut
         "zones": [dataclasses.asdict(zone) for zone in snapshot.zones],
         "throttled": snapshot.throttled,
         "rails": [{**dataclasses.asdict(rail), "watts": rail.watts} for rail in snapshot.rails],
-        "watts": total_watts(snapshot.rails),
+        "watts": _watts(snapshot),
         "gpu_load": snapshot.gpu_load,
         "fan": snapshot.fan,
         "memory": None if snapshot.memory is None else dataclasses.asdict(snapshot.memory),
         "tuning": None if outcome is None else dataclasses.asdict(outcome),
+        "jtop": None if snapshot.jtop is None else dataclasses.asdict(snapshot.jtop),
     }
 
 
@@ -65,13 +66,15 @@ def board_table(paths: BoardPaths, snapshot: BoardSnapshot, outcome: TuningOutco
         jetpack = f"JetPack {board.release.jetpack}, " if board.release.jetpack else ""
         old = "" if board.release.supported else "; JetPack 6.1 is the oldest that will do"
         table.add_row("system", f"{jetpack}Jetson Linux {board.release}{old}")
+    elif snapshot.jtop is not None and snapshot.jtop.jetpack is not None:
+        table.add_row("system", Text(f"JetPack {snippet(snapshot.jtop.jetpack, 40)}, as jetson-stats says"))
     if snapshot.modes is not None:
         table.add_row("power mode", _mode(paths, snapshot))
     table.add_row("clocks", _clocks(snapshot))
     table.add_row("heat", _heat(snapshot))
     if snapshot.rails:
         each = ", ".join(f"{rail.name} {rail.watts:.1f} W" for rail in snapshot.rails)
-        table.add_row("power", f"{total_watts(snapshot.rails):.1f} W ({each})")
+        table.add_row("power", f"{_watts(snapshot):.1f} W ({each})")
     if snapshot.gpu_load is not None:
         table.add_row("GPU", f"{snapshot.gpu_load:.0%} busy")
     if snapshot.fan is not None:
@@ -84,6 +87,13 @@ def board_table(paths: BoardPaths, snapshot: BoardSnapshot, outcome: TuningOutco
         done = "; ".join(outcome.changed) or "nothing had to be changed"
         table.add_row("tuning", Text(outcome.problem or done, style="yellow" if outcome.problem else ""))
     return table
+
+
+def _watts(snapshot: BoardSnapshot) -> float | None:
+    """What the whole board draws, by its own rails, else as jetson-stats reckons it."""
+    if snapshot.jtop is not None and snapshot.rails == list(snapshot.jtop.rails):
+        return snapshot.jtop.watts
+    return total_watts(snapshot.rails)
 
 
 def _mode(paths: BoardPaths, snapshot: BoardSnapshot) -> Text:
@@ -105,7 +115,9 @@ def _clocks(snapshot: BoardSnapshot) -> Text:
     if clocks.gpu is not None:
         parts.append(f"GPU {_range(clocks.gpu)}")
     if clocks.emc is not None and clocks.emc.current is not None:  # its lowest says nothing
-        parts.append(f"memory at {clocks.emc.current / 1e6:.0f} of {clocks.emc.highest / 1e6:.0f} MHz")
+        load = snapshot.jtop.emc_load if snapshot.jtop is not None else None
+        busy = "" if load is None else f", {load:.0%} busy"
+        parts.append(f"memory at {clocks.emc.current / 1e6:.0f} of {clocks.emc.highest / 1e6:.0f} MHz{busy}")
     locked = "locked: " if clocks.locked else ""
     return Text(locked + (", ".join(parts) or "not known"))
 

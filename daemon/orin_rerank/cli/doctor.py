@@ -157,6 +157,7 @@ def _ask(target: str) -> DaemonAnswer:
 
 def _write(target: Path, paths: BoardPaths, settings: Settings, context: Context, report: Report) -> list[str]:
     """Writes the archive; returns the names of the files in it."""
+    from orin_rerank.board.jtop import merge_jtop, read_jtop
     from orin_rerank.board.request import OUTCOME
     from orin_rerank.board.snapshot import read_snapshot
     from orin_rerank.board.tuning import read_outcome
@@ -168,7 +169,7 @@ def _write(target: Path, paths: BoardPaths, settings: Settings, context: Context
 
     try:
         outcome = read_outcome(paths.at(str(OUTCOME)))
-        board = board_as_dict(paths, read_snapshot(paths), outcome)
+        board = board_as_dict(paths, merge_jtop(read_snapshot(paths), read_jtop(paths)), outcome)
     except BoardError as error:
         board = {"problem": str(error)}
     host = (settings.server.tcp or "").rpartition(":")[0].strip("[]")

@@ -1,30 +1,19 @@
-"""Tries the libraries that a GPU takes, in a process of its own: with a sick driver they crash, or never come back.
-
-The process prints one line of JSON for what it has found so far, so that one that dies tells how far it came.
-"""
+"""Tries the libraries that a GPU takes, in a process of its own: with a sick driver they crash, or never come back."""
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
-import json
-import os
-import signal
-import subprocess
 import sys
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any
 
+from orin_rerank.board.apart import run_apart, tell_and_leave
 from orin_rerank.engines.cuda_driver import DeviceInfo
 
-__all__ = ["MachineProbe", "probe_machine", "run"]
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
-_COMMAND: Final = (
-    sys.executable,
-    "-c",
-    "import sys; sys.path[:] = filter(None, sys.path); from orin_rerank.lifecycle.doctor.probe import run; run()",
-)
-"""Without the folder that somebody happens to be in: root may call from anywhere."""
+__all__ = ["MachineProbe", "probe_machine", "run"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,45 +48,26 @@ def probe_machine(*, open_gpu: bool = True, timeout_s: float = 60.0) -> MachineP
         open_gpu: Whether to open the GPU, too, which takes a few hundred MB of its memory for a moment.
         timeout_s: How long that may take; a Jetson loads TensorRT in seconds, and a context takes one or two.
     """
-    process = subprocess.Popen(  # noqa: S603 - no shell, and no argument that came from outside
-        (*_COMMAND, *(["gpu"] if open_gpu else [])),
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.DEVNULL,
-        start_new_session=True,
-    )
-    problem = None
-    try:
-        output, _ = process.communicate(timeout=timeout_s)
-        if process.returncode != 0:
-            how = f"signal {-process.returncode}" if process.returncode < 0 else f"exit code {process.returncode}"
-            problem = f"the process that tried the GPU's libraries ended by {how}"
-    except subprocess.TimeoutExpired:
-        problem = f"the process that tried the GPU's libraries did not end within {timeout_s:g} s"
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(process.pid, signal.SIGKILL)
-        output, _ = process.communicate()
-    lines = output[: output.rfind(b"\n") + 1].splitlines()  # it may have died over the last one
-    found = _from_line(lines[-1]) if lines else MachineProbe()
+    told = run_apart(__name__, *(["gpu"] if open_gpu else []), timeout_s=timeout_s)
+    found = _from_json(told.values[-1]) if told.values else MachineProbe()
+    problem = None if told.problem is None else f"the process that tried the GPU's libraries {told.problem}"
     return dataclasses.replace(found, problem=problem)
 
 
 def run() -> None:
-    """What the process does: tells after each library what is known."""
-    # Libraries print what they like; only our lines may reach our reader.
-    handle = os.fdopen(os.dup(1), "w")
-    os.dup2(2, 1)
+    """What the process does."""
+    tell_and_leave(_find)
+
+
+def _find(tell: Callable[[dict[str, Any]], None]) -> None:
+    """Tells after each library all that is known by then."""
     found = MachineProbe()
     for look in (_onnxruntime, _tensorrt, _pycuda, *([_gpu] if sys.argv[1:] == ["gpu"] else [])):
         found = look(found)
-        handle.write(json.dumps(dataclasses.asdict(found)) + "\n")
-        handle.flush()
-    handle.close()
-    os._exit(0)  # a library that hangs while it is unloaded is no finding
+        tell(dataclasses.asdict(found))
 
 
-def _from_line(line: bytes) -> MachineProbe:
-    value: dict[str, Any] = json.loads(line)
+def _from_json(value: dict[str, Any]) -> MachineProbe:
     gpu = value.pop("gpu")
     if gpu is not None:
         gpu = DeviceInfo(**{**gpu, "compute_capability": tuple(gpu["compute_capability"])})
