@@ -62,7 +62,7 @@ def prepare(
                         "step": result.step.value,
                         "outcome": result.outcome.value,
                         "text": result.text,
-                        "retry_in_seconds": result.retry_in_s,
+                        "retry_in_seconds": None if result.retry_in_s is None else round(result.retry_in_s),
                     }
                     for result in prepared.steps
                 ]

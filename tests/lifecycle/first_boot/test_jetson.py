@@ -201,7 +201,7 @@ def test_a_lost_gpu_ends_the_process_and_is_counted(orin: Orin) -> None:
     entry = journal(orin.place)["build-int8"]
     assert (entry["outcome"], entry["failures"]) == ("failed", 1)
     fresh = on_jetson(orin.place, orin.builder, FakeGpu(integrated=True))
-    assert "it is tried again in 60 s" in prepare(fresh, Told()).problems[0]
+    assert "tries it again, 60 s from now" in prepare(fresh, Told()).problems[0]
 
 
 def test_a_gpu_that_comes_up_late_is_waited_for(orin: Orin, jetson: BoardPaths, clock: Clock) -> None:

@@ -78,7 +78,7 @@ def test_without_a_calibration_set_full_precision_is_served(place: Place, tmp_pa
         assert "there is no calibration set at" in prepared.problems[0]
         assert prepared.retry_in_s == wait
         soon = prepare(place, Told())
-        assert f"it is tried again in {wait} s" in soon.problems[0]
+        assert f"tries it again, {wait} s from now" in soon.problems[0]
         clock.sleep(wait + 1)
     assert served(place) == "fp32"
     rests = prepare(place, Told())
@@ -98,12 +98,12 @@ def test_a_clock_in_1970_neither_hurries_nor_holds_up(place: Place, tmp_path: Pa
     place = changed(place, calibration=tmp_path / "not-here")
     prepare(place, Told())
     clock.wall_s = 4e9  # the time became known; since boot nothing has passed
-    assert "tried again in 60 s" in prepare(place, Told()).problems[0]
+    assert "tries it again, 60 s from now" in prepare(place, Told()).problems[0]
     clock.reboot(wall_s=0.0)
     assert prepare(place, Told()).retry_in_s == 300
     assert journal(place)["calibrate"]["failures"] == 2
     clock.reboot(wall_s=200.0)
-    assert "tried again in 100 s" in prepare(place, Told()).problems[0]
+    assert "tries it again, 100 s from now" in prepare(place, Told()).problems[0]
 
 
 def test_int8_that_is_refused_is_not_made_again(place: Place, clock: Clock) -> None:

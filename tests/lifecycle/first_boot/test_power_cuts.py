@@ -105,6 +105,6 @@ def test_where_the_disk_fails_something_is_served_and_said(boots: Boots, changes
             assert os.strerror(error) in problem, changes[at - 1]
         after = boots.boot(name)
         if after["served"] != "int8":
-            assert "it is tried again in" in after["problems"][0]
+            assert "the next start tries it again" in after["problems"][0]
         else:
             assert after["problems"] == []

@@ -264,7 +264,7 @@ class _Machine:
         times = entry.failures + (entry.outcome is Outcome.BEGUN)
         if math.isinf(wait_s):
             return StepResult(step, Outcome.FAILED, f"{text} ({times} times; it rests now); {_AGAIN}")
-        return StepResult(step, Outcome.FAILED, f"{text}; it is tried again in {wait_s:.0f} s, or: {_AGAIN}", wait_s)
+        return StepResult(step, Outcome.FAILED, _later(text, wait_s), wait_s)
 
     def _taken(self, step: Step, task: Task) -> StepResult:
         """Does it, between two notes in the journal."""
@@ -295,13 +295,18 @@ class _Machine:
             _log.info("step done", extra=fields(step=step.value, result=text))
         _noted(lambda: journal.end(step, outcome, text))
         wait_s = journal.wait_s(step, task.key)
-        retry = wait_s if outcome is Outcome.FAILED and math.isfinite(wait_s) else None
-        return StepResult(step, outcome, text, retry)
+        if outcome is not Outcome.FAILED or math.isinf(wait_s):
+            return StepResult(step, outcome, text)
+        return StepResult(step, outcome, _later(text, wait_s), wait_s)
 
     def _result(self, result: StepResult) -> None:
         if result.problem is not None:
             _log.warning("not as it shall be", extra=fields(step=result.step.value, reason=result.text))
         self._results.append(result)
+
+
+def _later(text: str, wait_s: float) -> str:
+    return f"{text}; the next start tries it again, {wait_s:.0f} s from now at the earliest, and {_AGAIN}"
 
 
 def _said(error: OrinRerankError | OSError) -> str:
