@@ -113,6 +113,14 @@ def test_a_gpu_that_cannot_be_opened(tmp_path: Path, probe: MachineProbe, text: 
     assert finding.command == command
 
 
+def test_pycuda_goes_where_the_package_looks_for_it(tmp_path: Path) -> None:
+    paths = board(tmp_path)
+    paths.at("/usr/lib/orin-rerank/site-packages").mkdir(parents=True)
+    finding = check_cuda(paths, context_of(tmp_path, probe=MachineProbe(gpu_problem="pycuda is not installed")))
+    assert finding is not None
+    assert finding.command == "sudo pip install --target /usr/local/lib/orin-rerank/site-packages pycuda"
+
+
 def test_a_gpu_that_nobody_wants(tmp_path: Path) -> None:
     probe = MachineProbe(gpu_problem="pycuda is not installed")
     processor = context_of(tmp_path, probe=probe, engine=EngineSettings(device=DeviceChoice.CPU))

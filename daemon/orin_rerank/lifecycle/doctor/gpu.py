@@ -28,6 +28,9 @@ _TENSORRT: Final = {"6.1 or 6.2": ("10.3",), "6.2": ("10.3",), "7.2": ("10.16", 
 _REMOTE: Final = ("AzureExecutionProvider",)
 """Is in every build of ONNX Runtime, and never used."""
 
+_PACKAGED: Final = "/usr/lib/orin-rerank/site-packages"
+_ADDED: Final = "/usr/local/lib/orin-rerank/site-packages"
+
 _READ_AND_WRITE: Final = 6
 
 
@@ -126,7 +129,7 @@ def check_cuda(paths: BoardPaths, context: Context) -> Finding | None:
         return fail(
             "pycuda is not installed, so the processor computes",
             "it is compiled where CUDA is",
-            'pip install "orin-rerank[jetson]"' if jetson else 'pip install "orin-rerank[cuda]"',
+            _how_to_get_pycuda(paths, jetson=jetson),
         )
     return fail(probe.gpu_problem, "what `device nodes` and `access` say comes first; else restart the board")
 
@@ -140,6 +143,12 @@ def check_onnxruntime(_: BoardPaths, context: Context) -> Finding:
         return fail("cannot be imported", "install this program again", 'python3 -c "import onnxruntime"')
     where = [name.removesuffix("ExecutionProvider") for name in probe.providers if name not in _REMOTE]
     return ok(f"{probe.onnxruntime}, computes on {', '.join(where)}")
+
+
+def _how_to_get_pycuda(paths: BoardPaths, *, jetson: bool) -> str:
+    if paths.at(_PACKAGED).is_dir():  # the .deb looks here for what it cannot bring
+        return f"sudo pip install --target {_ADDED} pycuda"
+    return f'pip install "orin-rerank[{"jetson" if jetson else "cuda"}]"'
 
 
 def _cuda(version: int) -> str:
