@@ -33,7 +33,8 @@ def prepare(
     TensorRT plans where there is TensorRT. What is there is not made again, and what is interrupted goes on with the
     same command. A step that fails is tried again later each time, and after five failures only with --again or when
     something has changed: the bundle, the sets, JetPack. The daemon serves what there is meanwhile; it must be stopped
-    for a build, which takes almost three times the memory of the weights.
+    for a build, which takes almost three times the memory of the weights. As root it works as the owner of the state
+    folder, which is the service's user.
 
     For example:
 
@@ -45,6 +46,7 @@ def prepare(
     from orin_rerank.cli.bundles import bundle_of
     from orin_rerank.cli.configured import place_of, settings_of
     from orin_rerank.cli.output import console, print_json
+    from orin_rerank.cli.owner import become_owner
     from orin_rerank.cli.preparation_progress import ShownPreparation
     from orin_rerank.lifecycle.first_boot import machine
     from orin_rerank.telemetry import log
@@ -52,6 +54,7 @@ def prepare(
     settings = settings_of(config)
     log.configure("error")  # what is the matter is in the table
     place = place_of(bundle_of(bundle or settings.model.bundle), settings)
+    become_owner(place.state)
     with ShownPreparation() as shown:
         prepared = machine.prepare(place, shown, again=again)
     if json_output:

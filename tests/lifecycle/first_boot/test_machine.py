@@ -14,10 +14,11 @@ from lifecycle.int8_bundles import seal
 from orin_rerank.engines.bundle import Bundle
 from orin_rerank.engines.host_memory import HostMemory
 from orin_rerank.engines.settings import DeviceChoice, EngineSettings, PrecisionChoice
-from orin_rerank.errors import BundleError, UnavailableError
+from orin_rerank.errors import BundleError, NoSpaceError, UnavailableError
 from orin_rerank.lifecycle.accelerators import Accelerators
 from orin_rerank.lifecycle.first_boot.journal import JOURNAL_FILE, Outcome
 from orin_rerank.lifecycle.first_boot.machine import Prepared, prepare, prepare_and_load
+from orin_rerank.lifecycle.first_boot.preflight import check_disk
 from orin_rerank.lifecycle.first_boot.progress import Step
 from orin_rerank.quantization.gate import GateThresholds
 
@@ -164,6 +165,14 @@ def test_too_little_memory_is_told_with_the_numbers(place: Place) -> None:
     prepared = prepare(changed(place, accelerators=Accelerators(host_memory=lambda: host)), Told())
     assert "GiB" in of(prepared, Step.CALIBRATE).text or "MiB" in of(prepared, Step.CALIBRATE).text
     assert prepared.retry_in_s == 60
+
+
+def test_too_little_disk_is_told_with_the_numbers(tmp_path: Path) -> None:
+    check_disk(tmp_path / "not" / "yet", 1 << 20, "an INT8 engine")
+    with pytest.raises(NoSpaceError) as caught:
+        check_disk(tmp_path, 1 << 60, "an INT8 engine")
+    assert caught.value.message.startswith("an INT8 engine takes 1,152,921,504,607 MB, 268 MB must stay free, and ")
+    assert caught.value.item == str(tmp_path)
 
 
 def test_a_journal_that_is_damaged_is_as_good_as_none(place: Place) -> None:
