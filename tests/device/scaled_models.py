@@ -2,7 +2,10 @@
 
 Made in place on the device, from seeds:
 
-1. Matrices are normal, each unit of an output as large as a unit of the input. Norms' weights are log-normal.
+1. Matrices are normal, each unit of an output as large as a unit of the input. Norms' weights are log-normal. Layers
+   of random weights amplify what is off, which trained ones do not: embeddings are large beside what the first layers
+   add, and scores of attention differ by no more than one or two, so that a relative error of every product's output
+   comes out some twentyfold, against the spread, rather than two hundredfold.
 2. What each layer adds to the residual stream is scaled, layer after layer, to what was published of Qwen3-8B
    (arXiv:2605.15572): it grows two hundredfold through the depth.
 3. The first token's residual gets a massive value, as there: 16,384, born in the feed-forward of a layer at a sixth of
@@ -38,17 +41,20 @@ __all__ = ["OUTLIERS", "Massive", "ScaledModel", "config_of"]
 _ATTENTION = ((0.0, 0.03), (0.17, 0.13), (0.46, 0.24), (0.6, 0.37), (0.83, 0.9), (1.0, 2.6))
 _MLP = ((0.0, 0.09), (0.17, 0.22), (0.46, 0.35), (0.6, 0.56), (0.83, 2.0), (1.0, 6.0))
 """Root mean square of what attention and feed-forward add, by depth: of Qwen3-8B, but for its massive values."""
-_EMBEDDING = 0.026
-_FEATURES = 0.3
+_EMBEDDING = 0.5
+"""Root mean square of the embedding. In Qwen3-8B it is 0.026, and the residual stream has this after five layers."""
+_FEATURES = 0.5
 """Root mean square of an image's features; nothing is published of it."""
-_VISION = (0.2, 4.0)
+_VISION = (0.2, 1.0)
 """Root mean square of what the first and the last block of the vision encoder add."""
 _REACH = 96.0
 """What gate and up projection of a massive value's channel give for the token that has it."""
-_SHUT = 12.0
+_SHUT = 30.0
 """By how much other tokens' gates are lowered."""
 _CONSTANT = 0.5
-"""A channel of all embeddings; those of Qwen3-8B reach 0.98."""
+"""A channel of the residual stream that is the same for all tokens throughout."""
+_LIKEST = 16
+"""How many tokens, most like the first, its massive value's channel does not answer to at all."""
 OUTLIERS = Outliers(channels=4, factors=(50.0, 1000.0), spikes=4, vision=True, seed=1)
 
 
@@ -158,10 +164,10 @@ class ScaledModel:
             outliers: What every place gets, if any.
         """
         if massive is not None:
-            self._add_constant(embedded=True)
+            self._add_constant()
         self._scale(run)
-        if massive is not None and self.visual is not None:
-            self._add_constant(embedded=False)
+        if massive is not None:
+            self._add_constant()  # scaling the last products scaled it too
             self._scale(run)
         if massive is not None:
             self._add_massive(massive, run)
@@ -192,13 +198,18 @@ class ScaledModel:
                 hooks.enter_context(_hooked(module, _scaling_to(target)))
             run()
 
-    def _add_constant(self, *, embedded: bool) -> None:
+    def _add_constant(self) -> None:
         """One channel that is the same for all tokens, by which the gate of a massive value is kept shut for others."""
         channel = self.architecture.text.hidden // 7
-        if embedded:
-            self.decoder.embed_tokens.weight.data[:, channel] = _CONSTANT
+        self.decoder.embed_tokens.weight.data[:, channel] = _CONSTANT
+        for layer in self.decoder.layers:
+            layer.self_attn.o_proj.weight.data[channel] = 0.0
+            layer.mlp.down_proj.weight.data[channel] = 0.0
+        if self.visual is None:
             return
-        self.visual.merger.linear_fc2.weight.data[channel] = 0.0
+        for merger in (self.visual.merger, *self.visual.deepstack_merger_list):
+            merger.linear_fc2.weight.data[channel] = 0.0
+            merger.linear_fc2.bias.data[channel] = 0.0
         self.visual.merger.linear_fc2.bias.data[channel] = _CONSTANT
 
     def _targets(self) -> Iterator[tuple[nn.Module, float]]:
@@ -229,12 +240,16 @@ class ScaledModel:
             seen: list[torch.Tensor] = []
             with _hooked(layers[i].mlp.gate_proj, lambda _, inputs, __, seen=seen: seen.append(inputs[0][0])):
                 run()
-            token, others = seen[-1][0], seen[-1][1:].mean(0)
-            direction = token - others * (token @ others) / (others @ others)
+            token, others = seen[-1][0], seen[-1][1:]
+            likest = nn.functional.cosine_similarity(others, token[None]).topk(_LIKEST).indices
+            mean = others.mean(0, keepdim=True)
+            # Later the massive value itself tells the token from all others.
+            basis, _ = torch.linalg.qr((torch.cat([mean, others[likest]]) if height == massive.height else mean).T)
+            direction = token - basis @ (basis.T @ token)
             direction *= _REACH / (direction @ token)
             layers[i].mlp.up_proj.weight.data[0] = direction
             # Other tokens fit by chance; a constant that all have shuts the gate for them.
-            direction[hidden // 7] -= _SHUT / others[hidden // 7]
+            direction[hidden // 7] -= _SHUT / mean[0, hidden // 7]
             direction *= _REACH / (direction @ token)
             layers[i].mlp.gate_proj.weight.data[0] = direction
             column = layers[i].mlp.down_proj.weight.data[:, 0]
@@ -288,8 +303,8 @@ def _fill(name: str, values: torch.Tensor) -> None:
     def normal(mean: float, deviation: float) -> None:
         values.normal_(mean, deviation, generator=generator)
 
-    if name.endswith(("q_norm.weight", "k_norm.weight")):  # scores of a head differ by 2
-        normal(0.25, 0.3)
+    if name.endswith(("q_norm.weight", "k_norm.weight")):  # scores of a head differ by 1.2
+        normal(0.0, 0.3)
         values.exp_()
     elif "norm" in name and name.endswith(".weight"):
         normal(0.0, 0.4)
@@ -302,8 +317,8 @@ def _fill(name: str, values: torch.Tensor) -> None:
         normal(0.0, 0.3)
     else:
         normal(0.0, math.prod(values.shape[1:]) ** -0.5)
-        if name.endswith("attn.qkv.weight"):  # without norms of its own, the vision encoder's scores differ by 2 so
-            values[: 2 * len(values) // 3] *= 2**0.5
+        if name.endswith("attn.qkv.weight"):  # without norms of its own, the vision encoder's scores differ by 1.2 so
+            values[: 2 * len(values) // 3] *= 1.1
 
 
 def _between(knots: tuple[tuple[float, float], ...], depth: float) -> float:
