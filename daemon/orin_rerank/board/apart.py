@@ -43,13 +43,16 @@ def run_apart(module: str, *arguments: str, timeout_s: float) -> Told:
     """
     # Without the folder that somebody happens to be in: root may call from anywhere.
     code = f"import sys; sys.path[:] = filter(None, sys.path); from {module} import run; run()"
-    process = subprocess.Popen(  # noqa: S603 - no shell, and no argument that came from outside
-        [sys.executable, "-c", code, *arguments],
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.DEVNULL,
-        start_new_session=True,
-    )
+    try:
+        process = subprocess.Popen(  # noqa: S603 - no shell, and no argument that came from outside
+            [sys.executable, "-c", code, *arguments],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            start_new_session=True,
+        )
+    except OSError as error:
+        return Told((), f"could not be started: {error.strerror}")
     problem = None
     try:
         output, _ = process.communicate(timeout=timeout_s)

@@ -63,7 +63,9 @@ def doctor(
     from orin_rerank.cli.doctor_table import show_report
     from orin_rerank.cli.output import console, print_json, progress_console
     from orin_rerank.lifecycle.doctor.examine import examine
+    from orin_rerank.telemetry import log
 
+    log.configure("error")  # what is the matter is among the findings
     paths = BoardPaths.from_environment()
     settings, problem = _settings(config)
     with progress_console().status("looking at this machine"):

@@ -17,6 +17,7 @@ from orin_rerank.lifecycle.doctor.gpu import (
     check_cuda,
     check_nodes,
     check_onnxruntime,
+    check_others,
     check_tensorrt,
 )
 from orin_rerank.lifecycle.doctor.probe import MachineProbe
@@ -146,3 +147,22 @@ def test_a_pc(tmp_path: Path) -> None:
     node.parent.mkdir()
     node.touch()
     assert said(check_nodes(paths, wanted)) == (Verdict.OK, "1 are there, of a GPU of its own")
+
+
+def test_other_programs_on_the_gpu(tmp_path: Path) -> None:
+    paths = board(tmp_path)
+    for pid, name, command, opened in (
+        (10, "Xorg", "/usr/lib/xorg/Xorg", "/dev/nvmap"),
+        (11, "bash", "bash", "/dev/pts/0"),
+        (12, "python3", "/usr/bin/python3\0/usr/bin/orin-rerank\0serve", "/dev/nvhost-gpu"),
+        (13, "ollama", "ollama\0serve", "/dev/nvgpu/igpu0/ctrl"),
+    ):
+        folder = paths.at(f"/proc/{pid}")
+        (folder / "fd").mkdir(parents=True)
+        (folder / "comm").write_text(f"{name}\n")
+        (folder / "cmdline").write_text(command)
+        (folder / "fd/0").symlink_to("/dev/null")
+        (folder / "fd/7").symlink_to(opened)
+    paths.at("/proc/14").mkdir()  # has ended meanwhile
+    assert said(check_others(paths, context_of(tmp_path))) == (Verdict.OK, "also on the GPU: Xorg, ollama")
+    assert check_others(make_pc(tmp_path / "pc"), context_of(tmp_path)) is None

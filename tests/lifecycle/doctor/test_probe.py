@@ -76,3 +76,10 @@ def test_what_libraries_print_is_not_taken_for_an_answer(monkeypatch: pytest.Mon
     )
     found = probe_machine(open_gpu=False)
     assert (found.problem, found.tensorrt) == (None, "tensorrt 10.3.0")
+
+
+def test_a_process_that_cannot_be_started(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr("sys.executable", str(tmp_path / "no-python"))
+    found = probe_machine()
+    assert found.problem == "the process that tried the GPU's libraries could not be started: No such file or directory"
+    assert found.onnxruntime is None

@@ -22,6 +22,8 @@ _MEMORY_NODE: Final = "/dev/nvmap"
 _GPU_NODES: Final = ("/dev/nvhost-*gpu", "/dev/nvgpu/*/*", "/dev/nvidia[0-9]*", "/dev/nvidiactl")
 """What CUDA opens: on Jetson the first or the second, by release; the others on a discrete GPU."""
 
+_ANY_NODE: Final = ("/dev/nvmap", "/dev/nvhost-", "/dev/nvgpu/", "/dev/nvidia")
+
 _TENSORRT: Final = {"6.1 or 6.2": ("10.3",), "6.2": ("10.3",), "7.2": ("10.16", "11.4")}
 """What comes with a JetPack."""
 
@@ -134,6 +136,24 @@ def check_cuda(paths: BoardPaths, context: Context) -> Finding | None:
     return fail(probe.gpu_problem, "what `device nodes` and `access` say comes first; else restart the board")
 
 
+def check_others(paths: BoardPaths, _: Context) -> Finding | None:
+    """Which other programs have the GPU open, which takes memory and time from the daemon; root sees all of them."""
+    found = set()
+    for folder in paths.glob("/proc/[0-9]*"):
+        command = paths.text(folder / "cmdline") or ""
+        if "orin-rerank" not in command and _has_open(folder / "fd"):
+            found.add(paths.text(folder / "comm") or folder.name)
+    return ok(f"also on the GPU: {', '.join(sorted(found))}") if found else None
+
+
+def _has_open(descriptors: Path) -> bool:
+    """Whether a process has a node of the GPU open; what may not be looked at, or has ended, has none."""
+    try:
+        return any(str(one.readlink()).startswith(_ANY_NODE) for one in descriptors.iterdir())
+    except OSError:
+        return False
+
+
 def check_onnxruntime(_: BoardPaths, context: Context) -> Finding:
     """Whether there is ONNX Runtime, which checks every model and computes where TensorRT does not."""
     probe = context.probe
@@ -159,6 +179,7 @@ def _cuda(version: int) -> str:
 CHECKS: Final = (
     Check(_SUBJECT, "device nodes", check_nodes),
     Check(_SUBJECT, "access", check_access),
+    Check(_SUBJECT, "other programs", check_others),
     Check(_SUBJECT, "CUDA", check_cuda),
     Check(_SUBJECT, "TensorRT", check_tensorrt),
     Check(_SUBJECT, "ONNX Runtime", check_onnxruntime),

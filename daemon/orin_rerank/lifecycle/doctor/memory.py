@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 from typing import TYPE_CHECKING, Final
 
 from orin_rerank.board.load import read_memory
@@ -15,9 +16,12 @@ from orin_rerank.lifecycle.doctor.finding import Check, fail, ok, warn
 from orin_rerank.lifecycle.this_machine import bundle_candidate, this_target
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from orin_rerank.board.load import Memory
     from orin_rerank.board.paths import BoardPaths
-    from orin_rerank.lifecycle.board_plan import ModelPlan
+    from orin_rerank.engines.settings import EngineSettings
+    from orin_rerank.lifecycle.board_plan import ModelPlan, Target
     from orin_rerank.lifecycle.doctor.context import Context
     from orin_rerank.lifecycle.doctor.finding import Finding
 
@@ -43,7 +47,13 @@ def planned_model(paths: BoardPaths, context: Context) -> ModelPlan | None:
     target = this_target(paths)
     if context.engine.device is DeviceChoice.CPU:
         target = dataclasses.replace(target, kind=EngineKind.PROCESSOR, modes=())
-    return plan_board(target, [bundle_candidate(context.bundle, target)], 1.0, context.engine).models[0]
+    return _planned(context.bundle, target, context.engine)
+
+
+@functools.lru_cache(maxsize=1)
+def _planned(bundle: Path, target: Target, settings: EngineSettings) -> ModelPlan:
+    """Kept, since three checks ask for it, and to read a large tokenizer takes a second."""
+    return plan_board(target, [bundle_candidate(bundle, target)], 1.0, settings).models[0]
 
 
 def check_fit(paths: BoardPaths, context: Context) -> Finding | None:
