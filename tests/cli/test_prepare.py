@@ -16,6 +16,7 @@ from cli.conftest import COMMAND, environment, orin_rerank
 from fakes.board import AGX_ORIN_64, make_board, make_pc
 from graph.checkpoints import VL, write_checkpoint
 from lifecycle.calibration_sets import write_calibration_set, write_judged_set
+from lifecycle.first_boot.test_jetson import tuned
 from orin_rerank.board.request import REQUEST
 from orin_rerank.board.tuning import Tuning, tune_board
 from orin_rerank.engines.bundle import Bundle
@@ -211,6 +212,66 @@ def test_clocks_that_are_undone_are_told_and_asked_for(machine: Machine, tmp_pat
     subprocess.run([program, "-m", "2"], check=True, capture_output=True)
     until(request.exists)
     assert "clocks are not locked" in daemon.status()["problems"][0]  # type: ignore[index]
+    daemon.end()
+
+
+@pytest.fixture
+def jetson(machine: Machine, tmp_path: Path) -> Machine:
+    """The same as a Jetson, whose TensorRT and GPU are fakes below us, tuned as at boot."""
+    paths = make_board(tmp_path / "jetson", AGX_ORIN_64)
+    paths.at("/dev").mkdir()
+    paths.at("/dev/nvhost-gpu").touch()
+    tuned(paths, tmp_path / "board-state")
+    nvidia = str(Path(__file__).with_name("fake_nvidia"))
+    machine.variables |= {"ORIN_RERANK_BOARD_ROOT": str(tmp_path / "jetson"), "PYTHONPATH": nvidia}
+    return machine
+
+
+def serve(machine: Machine, **changes: str) -> Daemon:
+    environ = environment(**machine.variables, **changes)
+    return Daemon(machine, subprocess.Popen([COMMAND, "serve", "--prepare"], stderr=subprocess.PIPE, env=environ))
+
+
+def test_a_jetson_builds_and_a_stop_costs_no_plan(jetson: Machine) -> None:
+    """The compiler hangs over the second of four plans and says nothing; SIGTERM ends it within five seconds."""
+    daemon = serve(jetson, FAKE_TENSORRT="vision: hangs")
+    until(lambda: jetson.socket.exists() and "vision.plan" in daemon.status()["activity"]["detail"])  # type: ignore[index]
+    activity = daemon.status()["activity"]
+    assert activity["step"] == "build-int8"  # type: ignore[index]
+    assert activity["reason"] == "no int8-fp16 plans are installed for this machine"  # type: ignore[index]
+    refused = orin_rerank("rank", "q", "d", "--socket", str(jetson.socket))
+    assert "the daemon is starting: build-int8: compiling vision.plan" in refused.stderr
+    (text,) = (jetson.folder / "state" / "plans").rglob("text.plan")
+    written = text.stat().st_mtime_ns
+    started = time.monotonic()
+    daemon.end()
+    assert time.monotonic() - started < 5
+    config = str(jetson.config).encode()
+    assert not [name for name in Path("/proc").glob("[0-9]*/environ") if config in read(name)], "a compiler lives on"
+    daemon = serve(jetson)
+    daemon.until_it_serves()
+    model = daemon.status()["model"]
+    assert (model["engine"], model["precision"]) == ("tensorrt", "int8-fp16")  # type: ignore[index]
+    assert daemon.status()["problems"] == []
+    daemon.end()
+    plans = [path for path in (jetson.folder / "state" / "plans").rglob("text.plan") if "int8" in str(path)]
+    assert [path.stat().st_mtime_ns for path in plans] == [written]
+
+
+def read(file: Path) -> bytes:
+    try:
+        return file.read_bytes()
+    except OSError:  # the process is gone
+        return b""
+
+
+def test_a_jetson_whose_gpu_is_missing_serves_and_says_so(jetson: Machine) -> None:
+    daemon = serve(jetson, FAKE_GPU="none")
+    daemon.until_it_serves()
+    status = daemon.status()
+    (problem,) = status["problems"]  # type: ignore[misc]
+    assert problem.startswith("gpu: tensorrt 10.3.0 finds no GPU to compile for")
+    assert status["model"]["engine"] == "onnxruntime-cpu"  # type: ignore[index]
     daemon.end()
 
 
