@@ -22,6 +22,7 @@ from orin_rerank.engines.tensorrt.builder import BuildReport, PlanBuilder
 from orin_rerank.errors import BuildError, DeviceLostError, GpuMissingError, TensorRtMissingError, UnavailableError
 from orin_rerank.lifecycle.accelerators import Accelerators
 from orin_rerank.lifecycle.compile_target import CompileTarget
+from orin_rerank.lifecycle.doctor.probe import MachineProbe
 from orin_rerank.lifecycle.first_boot.journal import Outcome
 from orin_rerank.lifecycle.first_boot.machine import prepare, prepare_and_load
 from orin_rerank.lifecycle.first_boot.progress import Step
@@ -82,6 +83,7 @@ def on_jetson(place: Place, builder: Builder, gpu: FakeGpu, release: str = RELEA
         place,
         accelerators=with_gpu(gpu, release),
         find_target=lambda: CompileTarget(release, FakeGpu(integrated=True).open(0)),
+        probe=lambda: MachineProbe(pycuda="2026.1", gpu=FakeGpu(integrated=True).open(0)),
         builder=builder,
         engine=EngineSettings(threads=1, token_budget=64),
     )
@@ -220,6 +222,21 @@ def test_a_gpu_that_comes_up_late_is_waited_for(orin: Orin, jetson: BoardPaths, 
         "gpu: looking",
         "gpu: waiting for the GPU's driver",
     ]
+
+
+def test_soon_after_boot_cuda_is_tried_elsewhere_until_it_works(orin: Orin, clock: Clock) -> None:
+    """A process in which CUDA failed once may never see the GPU."""
+    tries: list[float] = []
+
+    def probe() -> MachineProbe:
+        tries.append(clock.boot_s)
+        return MachineProbe(pycuda="2026.1", gpu=None if len(tries) < 4 else FakeGpu(integrated=True).open(0))
+
+    assert prepare(changed(orin.place, probe=probe), Told()).problems == ()
+    assert len(tries) == 4
+    clock.boot_s = 400
+    prepare(changed(orin.place, probe=probe), Told())
+    assert len(tries) == 4, "long after boot there is nothing to wait for"
 
 
 @pytest.mark.parametrize("missing", ["driver", "TensorRT", "GPU"])

@@ -36,6 +36,9 @@ __all__ = ["Look"]
 
 _POLL_S: Final = 0.5
 
+_EARLY_S: Final = 300.0
+"""Later than this after a boot, a GPU that cannot be opened will not come up by itself."""
+
 _GPU_NODES: Final = ("/dev/nvhost-gpu", "/dev/nvgpu/igpu0/*", "/dev/nvidia[0-9]*", "/dev/nvhost-as-gpu")
 """One of them is there once a Jetson's driver is, by release of its system."""
 
@@ -171,7 +174,15 @@ class Look:
                     item=_GPU_NODES[0],
                 )
         place.accelerators.tensorrt()
+        if self._board.is_jetson and place.now().boot_s < _EARLY_S:
+            waiting = Progress(Step.GPU, "waiting until the GPU can be opened")
+            self._until(listener, waiting, self._opens, place.settings.gpu_wait_s)
         return place.find_target()
+
+    def _opens(self) -> bool:
+        """Whether the GPU can be opened, tried in another process: CUDA may not try again in one where it failed."""
+        probe = self._place.probe()
+        return probe.gpu is not None or probe.pycuda is None
 
     def _has_node(self) -> bool:
         return any(True for pattern in _GPU_NODES for _ in self._place.paths.glob(pattern))
@@ -191,11 +202,11 @@ class Look:
 
     def _until(self, listener: Listener, progress: Progress, there: Callable[[], bool], seconds: float) -> bool:
         """Waits for something; returns whether it came to be. The listener may end the wait."""
-        waited = 0.0
+        now = self._place.now
+        begin_s = now().boot_s
         while not there():
-            if waited >= seconds:
+            if now().boot_s - begin_s >= seconds:
                 return False
             listener(progress)
             self._place.sleep(_POLL_S)
-            waited += _POLL_S
         return True

@@ -17,6 +17,7 @@ from orin_rerank.engines.store import EngineStore
 from orin_rerank.engines.tensorrt.builder import PlanBuilder
 from orin_rerank.lifecycle.accelerators import Accelerators
 from orin_rerank.lifecycle.compile_target import find_target
+from orin_rerank.lifecycle.doctor.probe import MachineProbe, probe_machine
 from orin_rerank.lifecycle.first_boot.backoff import Moment
 from orin_rerank.lifecycle.first_boot.settings import FirstBootSettings
 from orin_rerank.quantization.gate import GateThresholds
@@ -46,6 +47,7 @@ class Place:
         paths: The board.
         accelerators: What there is beside the processor.
         find_target: Finds what plans are compiled for.
+        probe: Tries the GPU in another process.
         builder: Compiles.
         now: Gives the moment.
         sleep: Waits.
@@ -62,6 +64,7 @@ class Place:
     paths: BoardPaths = field(default_factory=BoardPaths)
     accelerators: Accelerators = field(default_factory=Accelerators)
     find_target: Callable[[], CompileTarget] = find_target
+    probe: Callable[[], MachineProbe] = probe_machine
     builder: PlanBuilder = field(default_factory=PlanBuilder)
     now: Callable[[], Moment] = Moment.now
     sleep: Callable[[float], None] = time.sleep
