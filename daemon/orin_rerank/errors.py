@@ -19,6 +19,7 @@ Every error that a person can meet is an `OrinRerankError`. It carries
     ├── OverloadedError                the queue is full or load is shed; carries a retry hint
     ├── UnavailableError               building, draining, too hot, unhealthy
     │   └── UnreachableError           seen from a client: no daemon answers at that address
+    │       └── SocketDeniedError      ... because this user may not connect to its socket
     ├── DeadlineError                  the caller's deadline passed or cannot be met
     ├── SettingsError                  a setting or command-line value is wrong
     ├── DatasetError                   an evaluation or calibration set is malformed
@@ -90,6 +91,7 @@ __all__ = [
     "RefusedPrecisionError",
     "SelfTestError",
     "SettingsError",
+    "SocketDeniedError",
     "StoreBusyError",
     "StoreError",
     "TensorRtMissingError",
@@ -256,6 +258,12 @@ class UnreachableError(UnavailableError):
     """No daemon answers at the address; the item is the address. Only a client can meet this."""
 
     code = "unreachable"
+
+
+class SocketDeniedError(UnreachableError):
+    """This user may not connect to the daemon's socket; the item is its address. Only a client can meet this."""
+
+    code = "socket_denied"
 
 
 class DeadlineError(OrinRerankError):

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -69,6 +72,43 @@ def test_settings_that_are_wrong_do_not_keep_clients_from_asking(
     file.write_bytes(text.encode(errors="surrogateescape"))
     monkeypatch.delenv("ORIN_RERANK_ADDRESS", raising=False)
     assert target_of(None, None, file) == target_of(None, None, tmp_path / "missing.toml")
+
+
+DENIED = """
+import os, socket, sys
+from pathlib import Path
+import encodings.idna
+from orin_rerank.cli import address, client
+from orin_rerank.errors import SocketDeniedError
+place = Path(sys.argv[1]) / "orin-rerank" / "orin-rerank.sock"
+place.parent.mkdir()
+with socket.socket(socket.AF_UNIX) as server:
+    server.bind(str(place))
+    server.listen()
+    place.parent.chmod(int(sys.argv[2], 8))
+    place.chmod(0o660)
+    os.setgroups([])
+    os.setgid(65534)
+    os.setuid(65534)
+    os.environ["XDG_RUNTIME_DIR"] = sys.argv[1]
+    try:
+        with client.DaemonClient(address.target_of(None, None), timeout_s=20) as asked:
+            asked.status()
+    except SocketDeniedError as error:
+        assert error.item == f"unix:{place}", error.item
+        print("denied")
+"""
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="takes root, to become somebody else")
+@pytest.mark.parametrize("mode", ["750", "755"])
+def test_a_user_outside_of_the_group_is_told_so(mode: str) -> None:
+    kept = {key: value for key, value in os.environ.items() if not key.startswith("ORIN_RERANK")}
+    with tempfile.TemporaryDirectory() as folder:  # pytest's own are for root alone
+        Path(folder).chmod(0o755)
+        command = [sys.executable, "-c", DENIED, folder, mode]
+        done = subprocess.run(command, capture_output=True, text=True, check=False, env=kept)
+    assert (done.returncode, done.stdout) == (0, "denied\n"), done.stderr
 
 
 def test_which_target_is_a_socket() -> None:

@@ -47,12 +47,23 @@ def target_of(socket: Path | None, address: str | None, config: Path | None = No
     if (configured := _configured_socket(config)) is not None:
         return _of_socket(configured, "[server] socket")
     own = default_socket()
-    return f"unix:{own if own.exists() else DEFAULT_SOCKET if DEFAULT_SOCKET.exists() else own}"
+    return f"unix:{next((path for path in (own, DEFAULT_SOCKET) if _is_there(path)), own)}"
 
 
 def socket_of(target: str) -> Path | None:
     """The Unix socket of a target; None where it is no socket."""
     return Path(target.removeprefix("unix:")) if target.startswith("unix:") else None
+
+
+def _is_there(path: Path) -> bool:
+    """Whether a socket is there, perhaps for others: to connect to it tells why it cannot be used."""
+    try:
+        path.stat()
+    except PermissionError:
+        return True
+    except OSError:
+        return False
+    return True
 
 
 def _configured_socket(config: Path | None) -> Path | None:

@@ -14,6 +14,7 @@ from orin_rerank.errors import (
     InvalidRequestError,
     OrinRerankError,
     OverloadedError,
+    SocketDeniedError,
     UnavailableError,
     UnknownModelError,
     UnreachableError,
@@ -35,6 +36,9 @@ _OPTIONS: Final = (
     ("grpc.max_send_message_length", -1),
     ("grpc.max_receive_message_length", -1),
 )
+
+_DENIED: Final = "Permission denied"
+"""What gRPC says of EACCES, for which it has no status of its own."""
 
 _BY_STATUS: Final = {
     grpc.StatusCode.INVALID_ARGUMENT: InvalidRequestError,
@@ -141,7 +145,11 @@ def _details(call: grpc.Call) -> tuple[error_details_pb2.ErrorInfo | None, float
 def _transport_error(code: grpc.StatusCode, message: str, target: str) -> OrinRerankError:
     """An error that the daemon did not send itself."""
     if code is grpc.StatusCode.UNAVAILABLE:
-        return UnreachableError("no daemon answers there", item=target)
+        denied = _DENIED in message
+        kind, what = (
+            (SocketDeniedError, "this user may not connect") if denied else (UnreachableError, "no daemon answers")
+        )
+        return kind(f"{what} there", item=target)
     if code is grpc.StatusCode.CANCELLED:  # not by us: a server that stops ends what it has not answered so
         return UnreachableError("the daemon ended while it was asked", item=target)
     if code is grpc.StatusCode.UNIMPLEMENTED:

@@ -40,6 +40,7 @@ from orin_rerank.errors import (
     NewerBundleError,
     OrinRerankError,
     OverloadedError,
+    SocketDeniedError,
     StoreBusyError,
     TensorRtMissingError,
     UnavailableError,
@@ -64,6 +65,10 @@ app.add_typer(config_app, name="config")
 
 
 _HINTS: Final[tuple[tuple[type[OrinRerankError], str], ...]] = (
+    (
+        SocketDeniedError,
+        "members of its group may: sudo usermod -aG orin-rerank $USER, and log in again; see `orin-rerank doctor`",
+    ),
     (UnreachableError, "start the daemon with `orin-rerank serve`, or name its address with --socket or --address"),
     (UnavailableError, "`orin-rerank status` says what it is doing"),
     (DeadlineError, "--timeout gives it longer"),

@@ -41,6 +41,12 @@ def test_a_socket_that_answers(tmp_path: Path, listening: Path) -> None:
     assert said(check_socket(board(tmp_path), context)) == (Verdict.OK, f"{listening}, mode 0660, group root")
 
 
+def test_a_daemon_that_hangs(tmp_path: Path, listening: Path) -> None:
+    answer = DaemonAnswer(detail="the daemon gave no answer in time")
+    finding = check_state(board(tmp_path), context_of(tmp_path, socket=listening, daemon=answer))
+    assert said(finding) == (Verdict.FAIL, "the daemon gave no answer in time")
+
+
 def test_a_socket_that_is_not_for_the_caller(tmp_path: Path, listening: Path) -> None:
     context = context_of(tmp_path, socket=listening, caller=APP, group_name=lambda _: "orin-rerank")
     finding = check_socket(board(tmp_path), context)

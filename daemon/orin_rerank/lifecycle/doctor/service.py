@@ -59,7 +59,7 @@ def check_state(paths: BoardPaths, context: Context) -> Finding | None:
     """What the daemon says of itself; on a Jetson also whether it quietly computes on the processor."""
     answer = context.daemon
     if answer.state is None:
-        return None if context.socket is not None and not context.socket.exists() else _absent(paths, answer.detail)
+        return _silent(paths, context)
     if answer.state == "failed":
         return fail(f"failed: {answer.detail}", "its journal says more", "journalctl -b -u orin-rerank")
     if not answer.serving:
@@ -73,6 +73,15 @@ def check_state(paths: BoardPaths, context: Context) -> Finding | None:
     if identify_board(paths).is_jetson and context.engine.device is DeviceChoice.AUTO and "cpu" in answer.engine:
         return warn(f"{on}: not on the GPU", answer.engine_reason or None, "orin-rerank status")
     return ok(on)
+
+
+def _silent(paths: BoardPaths, context: Context) -> Finding | None:
+    """A daemon that says nothing; None where `check_socket` tells why."""
+    if context.socket is None:
+        return _absent(paths, context.daemon.detail)
+    if _connect(context.socket) is not None:
+        return None
+    return fail(context.daemon.detail, "it hangs, or is no orin-rerank", "sudo systemctl restart orin-rerank")
 
 
 def check_preparation(_: BoardPaths, context: Context) -> Finding | None:
