@@ -122,6 +122,16 @@ def test_an_archive_for_support(tmp_path: Path) -> None:
     assert json.loads(texts["support/board.json"])["mode"]["name"] == "40W"
 
 
+@pytest.mark.skipif(os.geteuid() != 0, reason="takes root, as sudo gives it")
+def test_an_archive_belongs_to_who_called_sudo(tmp_path: Path) -> None:
+    make_pc(tmp_path)
+    target = tmp_path / "support.tar.gz"
+    done = orin_rerank("doctor", "--bundle", str(target), **variables(tmp_path, SUDO_UID="65534", SUDO_GID="65533"))
+    assert done.returncode == 0
+    status = target.stat()
+    assert (status.st_uid, status.st_gid, status.st_mode & 0o777) == (65534, 65533, 0o600)
+
+
 def test_an_archive_that_cannot_be_written(tmp_path: Path) -> None:
     make_pc(tmp_path)
     done = orin_rerank("doctor", "--bundle", str(tmp_path / "missing" / "a.tar.gz"), **variables(tmp_path))

@@ -178,5 +178,11 @@ def _write(target: Path, paths: BoardPaths, settings: Settings, context: Context
     redactor = redactor_of(paths, {host: "<host>"} if host.strip("0123456789.:") else {})
     values = {"doctor.json": report.as_dict(), "board.json": board, "settings.json": settings_as_dict(settings)}
     files = collect(paths, context, redactor, values)
-    write_archive(target, files)
+    write_archive(target, files, _who_asked())
     return sorted(files)
+
+
+def _who_asked() -> tuple[int, int] | None:
+    """User and group who called sudo, to whom the archive shall belong; None where nobody did."""
+    user, group = os.environ.get("SUDO_UID", ""), os.environ.get("SUDO_GID", "")
+    return (int(user), int(group)) if os.geteuid() == 0 and user.isdecimal() and group.isdecimal() else None

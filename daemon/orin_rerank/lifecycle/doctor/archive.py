@@ -87,7 +87,7 @@ def collect(
     return {"README.txt": _README.format(files=listed), **found}
 
 
-def write_archive(target: Path, files: Mapping[str, str]) -> None:
+def write_archive(target: Path, files: Mapping[str, str], owner: tuple[int, int] | None = None) -> None:
     """Writes the archive, for its owner's eyes alone; it appears whole, or not at all.
 
     The same contents give the same bytes: files are in the order of their names, and bear no time and no owner.
@@ -95,6 +95,7 @@ def write_archive(target: Path, files: Mapping[str, str]) -> None:
     Args:
         target: Such as `support.tar.gz`; replaced if it is there.
         files: Contents by name.
+        owner: Numbers of the user and the group that it shall belong to; None means this process's.
 
     Raises:
         SettingsError: If it cannot be written.
@@ -109,6 +110,8 @@ def write_archive(target: Path, files: Mapping[str, str]) -> None:
             with os.fdopen(handle, "wb") as file:
                 file.write(data)
                 file.flush()
+                if owner is not None:
+                    os.fchown(file.fileno(), *owner)
                 os.fsync(file.fileno())
             part.replace(target)
         except BaseException:
