@@ -12,8 +12,10 @@ system's own folders. The wheels are of one Python, which is the one that runs t
 from __future__ import annotations
 
 import argparse
+import compileall
 import gzip
 import os
+import py_compile
 import re
 import shutil
 import subprocess
@@ -28,6 +30,12 @@ SHARE = "usr/share/orin-rerank"
 MACHINES = {"amd64": "x86_64", "arm64": "aarch64"}
 GLIBC = (28, 27, 26, 17)
 """Of the manylinux platforms whose wheels run on Ubuntu 22.04 and Debian 12."""
+
+SOURCES = ("setup.py", "pyproject.toml", "README.md", "proto", "daemon")
+"""What a wheel is built from; in a copy, since setuptools packs what earlier builds have left behind."""
+
+NOT_NEEDED = ("bin", "onnx/backend/test", "numpy/**/tests", "onnxruntime/transformers", "onnxruntime/tools")
+"""Of what pip unpacks: scripts with this machine's paths in them, other projects' tests, tools to convert models."""
 
 MAINTAINER_SCRIPTS = ("postinst", "prerm", "postrm")
 
@@ -71,8 +79,11 @@ def package_version() -> str:
 
 def install_packages(site: Path, wheels: Path, architecture: str, python: str) -> None:
     """Unpacks the package and its dependencies, as pip resolves them for the architecture."""
+    source = wheels.with_name("source")
+    for name in SOURCES:
+        _copy_tree(ROOT / name, source / name)
     pip = [sys.executable, "-m", "pip", "--disable-pip-version-check", "--quiet"]
-    run(*pip, "wheel", "--no-deps", "--wheel-dir", wheels, ROOT)
+    run(*pip, "wheel", "--no-deps", "--wheel-dir", wheels, source)
     wheel = next(wheels.glob("orin_rerank-*.whl"))
     machine = MACHINES[architecture]
     platforms = [f"manylinux_2_{minor}_{machine}" for minor in GLIBC] + [f"manylinux2014_{machine}"]
@@ -88,7 +99,16 @@ def install_packages(site: Path, wheels: Path, architecture: str, python: str) -
         "--no-compile",
         wheel,
     )
-    shutil.rmtree(site / "bin", ignore_errors=True)  # scripts with this machine's paths in them
+    for pattern in NOT_NEEDED:
+        for folder in list(site.glob(pattern)):
+            shutil.rmtree(folder)
+    # Not at the first start: root's would stay behind when the package goes, and /usr may be read-only. dpkg looks after
+    # what is in step, so Python need not compare.
+    compiled = compileall.compile_dir(
+        site, quiet=1, stripdir=site.parents[3], prependdir="/", workers=0,
+        invalidation_mode=py_compile.PycInvalidationMode.UNCHECKED_HASH,
+    )  # fmt: skip
+    assert compiled, "a package does not compile"
 
 
 def install_files(tree: Path, python: str) -> None:
@@ -97,7 +117,8 @@ def install_files(tree: Path, python: str) -> None:
     launcher.parent.mkdir(parents=True)
     launcher.write_text((HERE / "orin-rerank").read_text().replace("@PYTHON@", python))
     launcher.chmod(0o755)
-    shutil.copytree(ROOT / "engines/mini", tree / SHARE / "engines/mini")
+    _copy(HERE / "main.py", tree / LIBRARY / "main.py")
+    shutil.copytree(ROOT / "engines/mini", tree / SHARE / "engines/mini", ignore=shutil.ignore_patterns("recipe"))
     shutil.copytree(ROOT / "calibration_data", tree / SHARE / "calibration_data")
     for name in ("engines", "calibration_data"):  # where a source tree has them, seen from the package
         (tree / LIBRARY / name).symlink_to(f"../../share/orin-rerank/{name}")
@@ -108,8 +129,8 @@ def install_files(tree: Path, python: str) -> None:
     _copy(units / "orin-rerank.tmpfiles", tree / "usr/lib/tmpfiles.d/orin-rerank.conf")
     _copy(ROOT / "deploy/etc/config.toml", tree / "etc/orin-rerank/config.toml")
     documents = tree / "usr/share/doc/orin-rerank"
-    for document in ("README.md", "NOTICE"):
-        _copy(ROOT / document, documents / document)
+    for document in ("README.md", "NOTICE", "docs/appliance.md"):
+        _copy(ROOT / document, documents / Path(document).name)
     (documents / "copyright").write_text((HERE / "copyright").read_text())
     with gzip.GzipFile(documents / "changelog.gz", "wb", mtime=0) as packed:
         packed.write((ROOT / "CHANGELOG.md").read_bytes())
@@ -137,6 +158,13 @@ def control(tree: Path, version: str, architecture: str, python: str) -> None:
     for path in tree.rglob("*"):
         if not path.is_symlink():
             path.chmod(0o755 if path.is_dir() or os.access(path, os.X_OK) else 0o644)
+
+
+def _copy_tree(source: Path, target: Path) -> None:
+    if source.is_file():
+        _copy(source, target)
+    else:
+        shutil.copytree(source, target, ignore=shutil.ignore_patterns("__pycache__", "*.egg-info"))
 
 
 def _copy(source: Path, target: Path, mode: int = 0o644) -> None:

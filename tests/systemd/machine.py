@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+import json
 import os
 import shutil
 import signal
@@ -17,7 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Mapping, Sequence
 
 __all__ = ["MISSING", "Machine", "make_base"]
 
@@ -52,17 +53,20 @@ class Machine:
     """One machine.
 
     Args:
-        base: What `make_base` made; it is not changed.
+        layers: Trees that it starts from, the topmost first: what `make_base` made, below it what other machines wrote.
+            They are not changed.
         folder: Where what the machine writes goes.
     """
 
-    def __init__(self, base: Path, folder: Path) -> None:
+    def __init__(self, layers: Sequence[Path], folder: Path) -> None:
         self._folder = folder
         self.root = folder / "root"
+        self.written = folder / "upper"
         for name in ("root", "upper", "work"):
             (folder / name).mkdir(parents=True, exist_ok=True)
-        layers = f"lowerdir={base},upperdir={folder}/upper,workdir={folder}/work"
-        subprocess.run(["mount", "-t", "overlay", "overlay", "-o", layers, self.root], check=True)
+        below = ":".join(map(str, layers))
+        options = f"lowerdir={below},upperdir={self.written},workdir={folder}/work"
+        subprocess.run(["mount", "-t", "overlay", "overlay", "-o", options, self.root], check=True)
         self._process: subprocess.Popen[bytes] | None = None
 
     def __enter__(self) -> Machine:  # noqa: PYI034 - Self came with Python 3.11
@@ -70,7 +74,7 @@ class Machine:
 
     def __exit__(self, *_: object) -> None:
         self.cut_power()
-        subprocess.run(["umount", "--lazy", self.root], check=True)
+        subprocess.run(["umount", self.root], check=True)
 
     def write(self, path: str, text: str, mode: int = 0o644) -> None:
         """Writes a file of the machine."""
@@ -124,24 +128,11 @@ class Machine:
         leader = self._leader
         if leader is None:
             return subprocess.CompletedProcess(command, 255, "", "no process 1 yet")
-        enter = [
-            "nsenter",
-            "--target",
-            leader,
-            "--mount",
-            "--uts",
-            "--ipc",
-            "--net",
-            "--pid",
-            "--cgroup",
-            "--",
-            "env",
-            "-i",
-        ]
+        enter = ["nsenter", f"--target={leader}", "--mount", "--uts", "--ipc", "--net", "--pid", "--cgroup", "--"]
         variables = {"PATH": "/usr/sbin:/usr/bin:/sbin:/bin", "LC_ALL": "C.UTF-8", "HOME": "/root", **(env or {})}
         assignments = [f"{key}={value}" for key, value in variables.items()]
         return subprocess.run(
-            [*enter, *assignments, *command],
+            [*enter, "env", "-i", *assignments, *command],
             capture_output=True,
             text=True,
             check=False,
@@ -155,6 +146,20 @@ class Machine:
         assert done.returncode == 0, f"{' '.join(command)}: {done.returncode}\n{done.stdout}\n{done.stderr}"
         return done.stdout
 
+    def as_user(self, user: str, *command: str) -> subprocess.CompletedProcess[str]:
+        """Runs a command in the machine as one of its users, with the groups that the user is in."""
+        return self.try_run("setpriv", f"--reuid={user}", f"--regid={user}", "--init-groups", *command)
+
+    def run_while_off(self, *command: str) -> str:
+        """Runs a command in the machine's tree while it is off, as whoever makes an image of it does."""
+        assert self._process is None
+        enter = ["systemd-nspawn", "-D", self.root, "--register=no", "--keep-unit", "--pipe", "--quiet", "--as-pid2"]
+        done = subprocess.run(
+            [*enter, *command], capture_output=True, text=True, check=False, stdin=subprocess.DEVNULL, timeout=300
+        )
+        assert done.returncode == 0, f"{' '.join(command)}: {done.returncode}\n{done.stdout}\n{done.stderr}"
+        return done.stdout
+
     def property_of(self, unit: str, name: str) -> str:
         """A property of a unit, such as `ActiveState`."""
         return self.run("systemctl", "show", "--value", "--property", name, unit).strip()
@@ -162,6 +167,11 @@ class Machine:
     def journal(self, unit: str) -> str:
         """What a unit has said since the machine booted."""
         return self.run("journalctl", "--boot", "--no-pager", "--output=cat", "--unit", unit)
+
+    def entries(self, unit: str) -> list[dict[str, str]]:
+        """The same with every field."""
+        lines = self.run("journalctl", "--boot", "--no-pager", "--output=json", "--all", "--unit", unit).splitlines()
+        return [json.loads(line) for line in lines]
 
     def power_off(self) -> None:
         """Shuts it down in order."""
