@@ -378,6 +378,7 @@ def test_the_context_is_released_when_the_interpreter_ends(ending: str) -> None:
         "Non-zero status code while running Gather. CUDA failure 700: an illegal memory access was encountered ; GPU=0",
         "CUDA error 719",
         "[executionContext.cpp] Error Code 1: Cuda Runtime (misaligned address)",
+        "Error when binding input: CUDA failure 700: an illegal memory access was encountered ; GPU=0 ; file=x.cc",
         "cudaErrorIllegalAddress: an illegal memory access was encountered",
         "CUDA_ERROR_ECC_UNCORRECTABLE",
         "GPU is lost.  Reboot the system to recover this GPU",

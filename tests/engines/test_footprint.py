@@ -13,7 +13,14 @@ from fakes.published import BF16_MIB, MODELS
 from fakes.random_models import all_int8, cut, write_random_model
 from orin_rerank.engines.bundle import WEIGHTS_FILE, Bundle
 from orin_rerank.engines.capacity import ImageCapacity, PackCapacity
-from orin_rerank.engines.footprint import EngineKind, build_bytes, scratch_bytes, stored_bytes, weight_bytes
+from orin_rerank.engines.footprint import (
+    EngineKind,
+    build_bytes,
+    overhead_bytes,
+    scratch_bytes,
+    stored_bytes,
+    weight_bytes,
+)
 from orin_rerank.graph.builder import Dialect, Precision
 from orin_rerank.quantization.write import quantized_layout
 
@@ -112,6 +119,25 @@ def test_scratch_memory_is_what_the_compiler_asks_for(name: str, precision: Prec
         )
         reckoned = scratch_bytes(architecture, capacity, None, precision, EngineKind.TENSORRT)
         assert 0.96 * asked * MB <= reckoned <= 1.06 * asked * MB
+
+
+@pytest.mark.parametrize(("name", "taken"), [("vl-2b", 1_426_063_360), ("vl-8b", 2_191_523_840)])
+def test_scratch_memory_of_onnx_runtime_on_a_gpu_is_no_less_than_it_takes(name: str, taken: int) -> None:
+    """Taken as `tests/device/checks.py --only scratch` measured it, with what the libraries load at the first run."""
+    architecture = cut(MODELS[name].architecture, layers=4, vocabulary=4096)
+    capacity = PackCapacity.of_model(
+        architecture, tokens=10245, documents=256, prefix_rows=2048, key_value_dtype=np.float16
+    )
+    vision = architecture.vision
+    assert vision is not None
+    images = ImageCapacity(
+        5120, vision.patch_values, vision.head_dim // 2, 4, 1 + capacity.taps, architecture.text.hidden
+    )
+    kind = EngineKind.ONNXRUNTIME_CUDA
+    reckoned = scratch_bytes(architecture, capacity, images, Precision.FP16, kind)
+    assert reckoned < taken + overhead_bytes(kind)
+    assert reckoned + overhead_bytes(kind) > 1.1 * taken
+    assert scratch_bytes(architecture, capacity, images, Precision.FP16, kind, masked=True) > 8 * reckoned
 
 
 @pytest.mark.parametrize(

@@ -14,6 +14,7 @@ import pytest
 from engines.running import make_encoder, make_engine, make_runner, margins_of, pack_of, pairs_of, random_requests
 from engines.running import random_split as split
 from orin_rerank.engines.bundle import Bundle
+from orin_rerank.engines.port import Probe
 from orin_rerank.errors import BundleError, EngineClosedError, EngineError, InternalError
 from orin_rerank.graph.builder import Dialect
 from orin_rerank.packing.arrays import PackLayout
@@ -119,6 +120,20 @@ def test_an_error_of_the_runtime_is_typed_and_the_engine_goes_on(vl_bundle: Bund
         with pytest.raises(EngineError, match="ONNX Runtime failed"):
             engine.run(arrays)
     assert np.array_equal(margins_of(make_runner(vl_bundle, engine), pairs, [[0, 1]]), right)
+
+
+def test_an_error_while_inputs_are_bound_is_typed_too(vl_bundle: Bundle, vl_encoder: PromptEncoder) -> None:
+    """On a GPU that is where a loss is met first: what is small is copied there."""
+    engine = make_engine(vl_bundle, Dialect.PRIMITIVE)
+    pairs = pairs_of(random_requests(vl_encoder, random.Random(6), 1, 2, []))
+    layout = PackLayout(pack_of(pairs, range(2)), {})
+    with engine.arrays(layout) as arrays:
+        layout.fill(arrays, make_runner(vl_bundle, engine)._rotary, {})
+        with pytest.raises(EngineError, match="ONNX Runtime failed"):
+            engine.run(arrays, Probe(outputs=(), inputs={"nobody": np.zeros(1, np.float32)}))
+        with pytest.raises(EngineError, match="ONNX Runtime failed"):
+            engine.run(arrays, Probe(outputs=("nobody",), inputs={}))
+    assert np.isfinite(margins_of(make_runner(vl_bundle, engine), pairs, [[0, 1]])).all()
 
 
 def test_a_graph_that_is_none_is_refused(vl_bundle: Bundle, tmp_path: Path) -> None:

@@ -50,7 +50,11 @@ _OVERHEAD: Final = {
 """CUDA's context, the kernels that are loaded into it, and what the libraries keep. An allowance, not a measurement."""
 _SCORE_COPIES: Final = {EngineKind.ONNXRUNTIME_CUDA: 3, EngineKind.PROCESSOR: 1}
 """How often the scores of all tokens with all tokens are there at a time. On the processor that is measured (2 layers
-of the 2B's widths, packs of 1,024 and 2,048 tokens); ONNX Runtime on CUDA is allowed scores, weights and a copy."""
+of the 2B's widths, packs of 1,024 and 2,048 tokens); ONNX Runtime on CUDA, where it is given graphs with a mask, is
+allowed scores, weights and a copy."""
+_ARENA: Final = 1.25
+"""What ONNX Runtime's arena on a GPU takes of memory for each byte that is in use at a time: it keeps pieces for packs
+of many lengths. Measured up to 1.15 (`tests/device/scratch.py`)."""
 _BUILD_FACTOR: Final = 2.9
 _VISUAL: Final = "model.visual."
 
@@ -97,8 +101,12 @@ def scratch_bytes(
     images: ImageCapacity | None,
     precision: Precision,
     kind: EngineKind,
+    *,
+    masked: bool = False,
 ) -> int:
     """Scratch memory of one slot: of its largest pack, or of its largest run of the vision encoder.
+
+    The contexts of TensorRT share it; each session of ONNX Runtime on a GPU keeps its own.
 
     Args:
         architecture: The model's.
@@ -106,9 +114,12 @@ def scratch_bytes(
         images: Of a slot, for the vision encoder; None for a text-only model.
         precision: What is computed in.
         kind: What computes.
+        masked: Whether ONNX Runtime on a GPU is given graphs whose attention is under a mask, those for compilers.
     """
-    text = _text_scratch(architecture, capacity, precision, kind)
-    return text if images is None else max(text, _vision_scratch(architecture, images, kind))
+    scores = kind is EngineKind.PROCESSOR or (kind is EngineKind.ONNXRUNTIME_CUDA and masked)
+    text = _text_scratch(architecture, capacity, precision, kind, scores=scores)
+    vision = 0 if images is None else _vision_scratch(architecture, images, kind, scores=scores)
+    return math.ceil(_ARENA * (text + vision)) if kind is EngineKind.ONNXRUNTIME_CUDA else max(text, vision)
 
 
 def build_bytes(architecture: Architecture, precision: Precision, scratch: int) -> int:
@@ -130,28 +141,32 @@ def build_bytes(architecture: Architecture, precision: Precision, scratch: int) 
     return math.ceil(_BUILD_FACTOR * text) + scratch + overhead_bytes(EngineKind.TENSORRT)
 
 
-def _text_scratch(architecture: Architecture, c: PackCapacity, precision: Precision, kind: EngineKind) -> int:
+def _text_scratch(
+    architecture: Architecture, c: PackCapacity, precision: Precision, kind: EngineKind, *, scores: bool
+) -> int:
     """Mask, activations and the rows to keep; and the scores, where attention is not one kernel."""
     text = architecture.text
     pairs = c.tokens * (c.known_rows + c.tokens)
     # Gate and up are float32 where their product is INT8; the residual stream and what is beside it always are.
-    narrow = kind is EngineKind.TENSORRT and precision.half and not precision.quantized
+    narrow = kind.on_gpu and precision.half and not precision.quantized
     gate_up = (2 if narrow else 4) * 2 * text.intermediate
     activations = c.tokens * (gate_up + 4 * (3 + c.taps) * text.hidden)
     kept = c.keep_rows * c.prefix_row_bytes
     if kind is EngineKind.TENSORRT:
         return pairs + activations + kept
+    if not scores:
+        return activations + kept
     width = np.dtype(c.key_value_dtype).itemsize
     return 4 * pairs + activations + kept + _SCORE_COPIES[kind] * width * text.heads * pairs
 
 
-def _vision_scratch(architecture: Architecture, c: ImageCapacity, kind: EngineKind) -> int:
+def _vision_scratch(architecture: Architecture, c: ImageCapacity, kind: EngineKind, *, scores: bool) -> int:
     """The same of the vision encoder, whose attention has no mask."""
     vision = architecture.vision
     assert vision is not None
     activations = 4 * c.patches * (2 * vision.intermediate + 6 * vision.hidden)
     features = 4 * c.hidden * (c.patches // c.merge) * c.outputs
-    if kind is EngineKind.TENSORRT:
+    if not scores:
         return activations + features
     return activations + features + _SCORE_COPIES[kind] * 4 * vision.heads * c.patches**2
 

@@ -20,7 +20,7 @@ from orin_rerank.engines.devices import CUDA_SLOTS
 from orin_rerank.engines.footprint import EngineKind, overhead_bytes, scratch_bytes, weight_bytes
 from orin_rerank.engines.memory_plan import MemoryBudget, MemoryNeeds, MemoryPlan, ModelSize, gib
 from orin_rerank.errors import MemoryShortError
-from orin_rerank.graph.builder import Precision
+from orin_rerank.graph.builder import Dialect, Precision
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -212,7 +212,8 @@ class _Planner:
         )
         image = _limited_image(model.image, max_tokens)
         images = None if image is None else ImageCapacity.of_model(image, taps=capacity.taps, hidden=capacity.hidden)
-        scratch = scratch_bytes(model.architecture, capacity, images, precision, kind)
+        masked = settings.dialect is Dialect.PRIMITIVE
+        scratch = scratch_bytes(model.architecture, capacity, images, precision, kind, masked=masked)
         if kind is EngineKind.TENSORRT:
             scratch = max(_LEAST_WORKSPACE, (scratch + scratch // 8) // _MIB * _MIB)
         feature_cache, prefix_cache = self._caches(capacity, images, 2 if slots > 1 else 1)

@@ -10,6 +10,7 @@ Both are one class. What differs is where the buffers lie, and how a session is 
 
 from __future__ import annotations
 
+import contextlib
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
@@ -27,12 +28,12 @@ from orin_rerank.engines.memory import PlainBlock, cuda_block
 from orin_rerank.engines.onnxruntime_sessions import cpu_session, cuda_session
 from orin_rerank.engines.pool import BufferPool, ImageCapacity
 from orin_rerank.engines.port import EngineInfo
-from orin_rerank.errors import DeviceLostError, InternalError
+from orin_rerank.errors import DeviceLostError, InternalError, OrinRerankError
 from orin_rerank.graph.attention import page_rows
 from orin_rerank.packing.pages import paged
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
     from contextlib import AbstractContextManager
     from pathlib import Path
 
@@ -175,6 +176,27 @@ class OnnxRuntimeEngine:
         Runtime copies.
         """
         block = self._pool.block
+        with self._typed_errors():
+            binding = self._bind(session, inputs, outputs, probe, small)
+        self._transfer(block.enqueue_upload, [*inputs.values(), *mark_unwritten(outputs)])
+        with self._typed_errors():
+            session.run_with_iobinding(binding)
+        self._transfer(block.enqueue_download, outputs.values())
+        if probe is not None:
+            with self._typed_errors():
+                values = binding.get_outputs()[len(outputs) :]
+                probe.results.update(zip(probe.outputs, (value.numpy() for value in values), strict=True))
+
+    def _bind(
+        self,
+        session: Any,
+        inputs: Mapping[str, npt.NDArray[Any]],
+        outputs: Mapping[str, npt.NDArray[Any]],
+        probe: Probe | None,
+        small: Mapping[str, npt.NDArray[Any]],
+    ) -> Any:
+        """Tells ONNX Runtime where everything lies; what does not lie in the block it copies at once."""
+        block = self._pool.block
         where = "cuda" if block.on_device else "cpu"
         ordinal = self._cuda.ordinal if self._cuda is not None and block.on_device else 0
         binding = session.io_binding()
@@ -186,12 +208,7 @@ class OnnxRuntimeEngine:
             binding.bind_input(name, "cpu", 0, array.dtype, array.shape, array.ctypes.data)
         for name in probe.outputs if probe is not None else ():
             binding.bind_output(name, "cpu")
-        self._transfer(block.enqueue_upload, [*inputs.values(), *mark_unwritten(outputs)])
-        self._compute(session, binding)
-        self._transfer(block.enqueue_download, outputs.values())
-        if probe is not None:
-            values = binding.get_outputs()[len(outputs) :]
-            probe.results.update(zip(probe.outputs, (value.numpy() for value in values), strict=True))
+        return binding
 
     def _transfer(self, enqueue: Callable[..., None], arrays: Iterable[npt.NDArray[Any]]) -> None:
         """Brings arrays of one slot to the other side, on the slot's stream, where there are two."""
@@ -201,17 +218,20 @@ class OnnxRuntimeEngine:
         stream = self._streams[self._pool.slot_of(values[0])]
         self._cuda.run(stream, lambda driver, raw: enqueue(values, driver, raw))
 
-    def _compute(self, session: Any, binding: Any) -> None:
-        """Runs a session and waits for it.
+    @contextlib.contextmanager
+    def _typed_errors(self) -> Iterator[None]:
+        """Surrounds whatever is asked of ONNX Runtime while a pack is computed; it may copy, too, and so meet a loss.
 
         Raises:
-            DeviceLostError: If the GPU is lost, by this run or before.
-            EngineError: If the run fails.
+            DeviceLostError: If the GPU is lost, by this call or before.
+            EngineError: If the call fails.
         """
         if self._cuda is not None:
             self._cuda.check()
         try:
-            session.run_with_iobinding(binding)
+            yield
+        except OrinRerankError:
+            raise
         except Exception as error:  # see onnxruntime_sessions._session
             typed = as_engine_error(error, "ONNX Runtime failed")
             if self._cuda is not None:
