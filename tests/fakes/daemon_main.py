@@ -86,6 +86,7 @@ def main() -> int:
             functools.partial(loaded, arguments.load, model),
             notifier=Notifier(),
             reload=reload if arguments.settings else None,
+            before_exit=lambda: sys.stderr.write("ended at once\n"),
         )
     except OrinRerankError as error:
         sys.stderr.write(f"error: {error}\n")

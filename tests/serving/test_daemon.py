@@ -144,7 +144,9 @@ def test_a_load_that_hangs_does_not_hold_up_sigterm(start, stub):
     daemon.signal(signal.SIGTERM)
     code, rest = daemon.end()
     assert code == 0
-    assert json.loads(rest.splitlines()[-1])["engine_ended"] is False
+    *_, stopped, last = rest.splitlines()
+    assert json.loads(stopped)["engine_ended"] is False
+    assert last == "ended at once"
 
 
 def test_sigterm_ends_a_load_at_its_next_step(start):

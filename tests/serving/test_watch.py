@@ -115,6 +115,17 @@ async def test_a_flood_of_reports_becomes_four_updates_a_second(running, model):
         await daemon.ready()
 
 
+async def test_problems_that_come_and_go_are_told(running):
+    problems: list[str] = []
+    async with running(problems=lambda: list(problems)) as (_, stub):
+        call = stub.WatchStatus(pb.WatchStatusRequest())
+        assert list((await read(call)).problems) == []
+        problems.append("clocks are not locked")
+        assert list((await read(call)).problems) == ["clocks are not locked"]
+        problems.clear()
+        assert list((await read(call)).problems) == []
+
+
 async def test_a_watcher_that_leaves_leaves_nothing(running):
     async with running() as (_, stub):
         before = len(asyncio.all_tasks())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 from pathlib import Path  # noqa: TC003 - typer reads annotations at run time
 from typing import TYPE_CHECKING, Annotated
@@ -148,6 +149,7 @@ def serve(
             notifier=notifier,
             problems=lambda: (*source.problems, *watch.problems),
             reload=Reloading(settings, server, read),
+            before_exit=source.stopped,
         )
 
 
@@ -172,6 +174,16 @@ class _Source:
         if self._prepare and settings.first_boot.prepare is not PrepareChoice.OFF:
             return prepare_and_load(place_of(self._bundle, settings), reporter, self._prepared)
         return load_model(self._bundle, settings.engine, reporter, store=EngineStore(state_folder(settings)))
+
+    def stopped(self) -> None:
+        """Notes that a step was stopped in order, though it did not come to an end in time."""
+        from orin_rerank.cli.configured import state_folder
+        from orin_rerank.errors import StoreError
+        from orin_rerank.lifecycle.first_boot.journal import Journal
+
+        if self._prepare:
+            with contextlib.suppress(StoreError):
+                Journal(state_folder(self._settings)).stop()
 
     def _prepared(self, prepared: Prepared) -> None:
         self.problems = prepared.problems

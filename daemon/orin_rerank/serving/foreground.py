@@ -50,6 +50,7 @@ def run(
     notifier: Notifier | None = None,
     problems: Callable[[], Sequence[str]] = tuple,
     reload: Reload | None = None,
+    before_exit: Callable[[], None] = lambda: None,
 ) -> int:
     """Runs the daemon until SIGTERM or SIGINT.
 
@@ -61,6 +62,7 @@ def run(
         notifier: The service manager; None is none.
         problems: Says what is not as it should be though requests may be served.
         reload: Reads the settings again, which SIGHUP asks for; None leaves that signal alone.
+        before_exit: Called before a process that was to stop is ended at once.
 
     Returns:
         The exit code of an orderly end, 0.
@@ -75,6 +77,8 @@ def run(
     ended, error = asyncio.run(whole())
     if not ended:
         # The interpreter would tear down libraries beneath threads that are still inside them.
+        if error is None:
+            before_exit()
         logging.shutdown()
         os._exit(0 if error is None else exit_code(error))
     if error is not None:

@@ -34,6 +34,8 @@ _Context: TypeAlias = "grpc.aio.ServicerContext[bytes, bytes]"
 _Request = TypeVar("_Request", pb.RerankRequest, pb.GetStatusRequest, pb.WatchStatusRequest)
 
 _BETWEEN_UPDATES_S: Final = 0.25
+_LOOK_AGAIN_S: Final = 2.0
+"""Nobody says when problems come and go."""
 
 
 SERVICE_NAME: Final[str] = pb.DESCRIPTOR.services_by_name["RerankService"].full_name
@@ -85,15 +87,19 @@ class RerankService:
         try:
             _parse(pb.WatchStatusRequest, message)
             over = asyncio.ensure_future(self._over.wait())
+            told: tuple[int, list[str]] | None = None
             try:
                 while True:
                     version, last = self._state.version, self._over.is_set()
-                    await context.write(self._state.activity().SerializeToString())
+                    update = self._state.activity()
+                    if last or told != (version, list(update.problems)):
+                        told = version, list(update.problems)
+                        await context.write(update.SerializeToString())
                     if last:
                         return
                     await asyncio.wait([over], timeout=_BETWEEN_UPDATES_S)
                     newer = asyncio.ensure_future(self._state.changed(version))
-                    await asyncio.wait([over, newer], return_when=asyncio.FIRST_COMPLETED)
+                    await asyncio.wait([over, newer], timeout=_LOOK_AGAIN_S, return_when=asyncio.FIRST_COMPLETED)
                     newer.cancel()
             finally:
                 over.cancel()

@@ -16,7 +16,7 @@ from orin_rerank.engines.host_memory import HostMemory
 from orin_rerank.engines.settings import DeviceChoice, EngineSettings, PrecisionChoice
 from orin_rerank.errors import BundleError, NoSpaceError, UnavailableError
 from orin_rerank.lifecycle.accelerators import Accelerators
-from orin_rerank.lifecycle.first_boot.journal import JOURNAL_FILE, Outcome
+from orin_rerank.lifecycle.first_boot.journal import JOURNAL_FILE, Journal, Outcome
 from orin_rerank.lifecycle.first_boot.machine import Prepared, prepare, prepare_and_load
 from orin_rerank.lifecycle.first_boot.preflight import check_disk
 from orin_rerank.lifecycle.first_boot.progress import Step
@@ -145,6 +145,17 @@ def test_what_is_cut_off_each_time_rests_at_last(place: Place) -> None:
     assert "was cut off: the power, the process or its memory went (5 times; it rests now)" in prepared.problems[0]
     assert served(place) == "fp32"
     assert prepare(place, Told(), again=True).problems == ()
+
+
+def test_a_stop_that_comes_to_no_end_in_time_is_no_failure_either(place: Place, clock: Clock) -> None:
+    """The process is ended while a step runs, and notes before that it is in order."""
+    notes = Journal(place.state, clock)
+    for _ in range(9):
+        notes.begin(Step.CALIBRATE, {"bundle": "b"})
+        Journal(place.state, clock).stop()
+        notes = Journal(place.state, clock)
+        assert notes.wait_s(Step.CALIBRATE, {"bundle": "b"}) == 0
+    assert journal(place)["calibrate"]["failures"] == 0
 
 
 def test_another_bundle_is_another_key(place: Place, tmp_path: Path, clock: Clock) -> None:

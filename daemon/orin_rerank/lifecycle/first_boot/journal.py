@@ -121,6 +121,16 @@ class Journal:
         failures = {Outcome.FAILED: before.failures + 1, Outcome.STOPPED: before.failures}.get(outcome, 0)
         self._note(step, Entry(before.key, outcome, text, failures, self._now()))
 
+    def stop(self) -> None:
+        """Notes that whatever was begun is ended in order, for a process that cannot wait until it is.
+
+        Raises:
+            StoreError: If that cannot be noted.
+        """
+        for step, entry in self._entries.items():
+            if entry.outcome is Outcome.BEGUN:
+                self._note(step, dataclasses.replace(entry, outcome=Outcome.STOPPED, text="stopped"))
+
     def found(self, step: Step, key: Mapping[str, str], outcome: Outcome, text: str) -> None:
         """Notes what a step that changes nothing found; writes only what is new.
 
