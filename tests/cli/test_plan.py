@@ -42,6 +42,30 @@ def test_one_model_in_full() -> None:
         assert words in done.stdout
 
 
+@pytest.mark.parametrize("board", [["--board", "agx-orin-64"], ["--board", "orin-nx-16"], []])
+def test_no_number_is_cut_on_a_terminal_of_80_columns(board: list[str]) -> None:
+    done = orin_rerank("plan", *board, "--model", "vl-8b", COLUMNS="80")
+    assert done.returncode == 0
+    assert "…" not in done.stdout
+    rows = [line.split() for line in done.stdout.splitlines()]
+    assert ["in", "memory", "both", "swapped", "INT8", "alone"] in rows
+
+
+def test_each_way_to_serve_adds_up_to_what_is_told() -> None:
+    done = orin_rerank("plan", "--board", "agx-orin-64", "--model", "vl-8b", COLUMNS="80")
+    rows = {line[:9].strip(): line[9:] for line in done.stdout.splitlines()}
+    units = {"GiB": 1.0, "MiB": 1 / 1024}
+
+    def gibs(name: str) -> list[float]:
+        words = rows[name].split()
+        return [float(size) * units[unit] for size, unit in zip(words[::2], words[1::2], strict=True)]
+
+    parts = [gibs(name) for name in ("weights", "buffers", "scratch", "caches", "CUDA", "process")]
+    assert [sum(column) for column in zip(*parts, strict=True)] == pytest.approx(gibs("in all"), abs=0.2)
+    assert rows["tokens"].split() == ["10,240"] * 3
+    assert rows["in flight"].split() == ["2"] * 3
+
+
 def test_what_does_not_fit_is_told_with_the_numbers() -> None:
     done = orin_rerank("plan", "--board", "orin-nano-8", "--model", "Qwen3-VL-Reranker-8B", COLUMNS="120")
     assert done.returncode == 0

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 __all__ = ["as_dict", "show"]
 
 _PARTS = ("weights", "buffers", "scratch", "caches", "overhead", "process")
+_POLICY_ROWS = ("weights", "buffers", "scratch", "caches", "CUDA", "process", "in all", "tokens", "in flight")
 _RESIDENCIES = {Residency.BOTH: "both", Residency.SWAPPED: "swapped", Residency.ONE: "INT8 alone"}
 _FAMILIES = {PromptFamily.VL: "text and images", PromptFamily.TEXT: "text alone"}
 
@@ -92,7 +93,8 @@ def _show_model(model: ModelPlan, plan: BoardPlan, out: Console) -> None:
             out.print(f"compiling takes {gib(best.build_bytes)} at its peak{swap}", markup=False)
         download = model.candidate.download_bytes
         first = "" if download is None else f"{gib(download)} to download; "
-        out.print(f"{first}{_size(model.disk_bytes)} on disk with INT8 and plans", markup=False)
+        plans = " and plans" if best.build_bytes else ""
+        out.print(f"{first}{_size(model.disk_bytes)} on disk with INT8{plans}", markup=False)
     if model.times:
         out.print()
         out.print(_times(model))
@@ -109,23 +111,26 @@ def _show_model(model: ModelPlan, plan: BoardPlan, out: Console) -> None:
 
 
 def _policies(model: ModelPlan) -> Table:
-    """The three ways to serve, with what each takes."""
+    """The three ways to serve, side by side, with what each takes."""
     table = Table(box=None, pad_edge=False, header_style="bold")
     table.add_column("in memory", no_wrap=True)
-    for name in ("weights", "buffers", "scratch", "caches", "CUDA", "process", "in all", "tokens", "in flight"):
-        table.add_column(name, justify="right", no_wrap=True)
+    columns = []
     for policy in model.policies:
-        style = "bold" if policy is model.best else ""
-        if not policy.fits:
-            table.add_row(
-                _RESIDENCIES[policy.residency], *["—"] * 6, gib(policy.needed_bytes), "does not fit", "", style="dim"
-            )
-            continue
-        needs, first = policy_needs(policy), policy.plans[0]
-        parts = [_size(getattr(needs, part)) for part in _PARTS]
-        limits = (f"{first.max_tokens:,}", str(first.slots))
-        table.add_row(_RESIDENCIES[policy.residency], *parts, gib(policy.needed_bytes), *limits, style=style)
+        name, best = _RESIDENCIES[policy.residency], policy is model.best
+        table.add_column(name, justify="right", no_wrap=True, style="bold" if best else "" if policy.fits else "dim")
+        columns.append(_policy_cells(policy))
+    for name, *cells in zip(_POLICY_ROWS, *columns, strict=True):
+        table.add_row(name, *cells)
     return table
+
+
+def _policy_cells(policy: PolicyPlan) -> list[str]:
+    """What stands in the rows below a way to serve."""
+    if not policy.fits:
+        return [*["—"] * len(_PARTS), gib(policy.needed_bytes), "does not fit", "—"]
+    needs, first = policy_needs(policy), policy.plans[0]
+    parts = [_size(getattr(needs, part)) for part in _PARTS]
+    return [*parts, gib(policy.needed_bytes), f"{first.max_tokens:,}", str(first.slots)]
 
 
 def _times(model: ModelPlan) -> Table:
