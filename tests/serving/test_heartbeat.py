@@ -155,6 +155,21 @@ def test_sighup_takes_over_what_can_change_and_keeps_what_was_where_that_is_wron
         assert len(stub.Rerank(request("q", ["a", "b"])).results) == 2
 
 
+def test_sighup_while_it_prepares_makes_nobody_believe_that_it_serves(start, systemd, socket_path, tmp_path):
+    settings = tmp_path / "settings"
+    settings.write_text("1")
+    daemon = start("--load", "build", "--settings", str(settings))
+    systemd.until("STATUS=build-int8")
+    daemon.signal(signal.SIGHUP)
+    systemd.until("READY=1")
+    assert not any("RELOADING" in message for message in systemd.heard)
+    with grpc.insecure_channel(f"unix:{socket_path}") as channel:
+        assert rerank_pb2_grpc.RerankServiceStub(channel).GetStatus(pb.GetStatusRequest()).state == pb.STATE_SERVING
+        with pytest.raises(grpc.RpcError) as caught:
+            rerank_pb2_grpc.RerankServiceStub(channel).Rerank(request("q", ["a", "b"]))
+    assert caught.value.code() is grpc.StatusCode.INVALID_ARGUMENT, "it was taken over all the same"
+
+
 def test_a_load_that_fails_says_so_before_it_ends(start, systemd):
     daemon = start("--load", "fail")
     assert daemon.end()[0] == 70

@@ -167,13 +167,19 @@ class _Source:
         from orin_rerank.cli.configured import place_of, state_folder
         from orin_rerank.engines.store import EngineStore
         from orin_rerank.lifecycle.first_boot.machine import prepare_and_load
+        from orin_rerank.lifecycle.first_boot.progress import Progress, Step
         from orin_rerank.lifecycle.first_boot.settings import PrepareChoice
         from orin_rerank.lifecycle.startup import load_model
 
         settings = self._settings
         if self._prepare and settings.first_boot.prepare is not PrepareChoice.OFF:
             return prepare_and_load(place_of(self._bundle, settings), reporter, self._prepared)
-        return load_model(self._bundle, settings.engine, reporter, store=EngineStore(state_folder(settings)))
+        return load_model(
+            self._bundle,
+            settings.engine,
+            lambda detail: reporter(Progress(Step.LOAD, detail)),
+            store=EngineStore(state_folder(settings)),
+        )
 
     def stopped(self) -> None:
         """Notes that a step was stopped in order, though it did not come to an end in time."""

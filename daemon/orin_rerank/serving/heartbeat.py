@@ -11,6 +11,7 @@ import asyncio
 import time
 from typing import TYPE_CHECKING, Final
 
+from orin_rerank.lifecycle.first_boot.progress import Progress, Step
 from orin_rerank.v1 import rerank_pb2 as pb
 
 if TYPE_CHECKING:
@@ -22,6 +23,8 @@ __all__ = ["Heartbeat"]
 _EXTENSION_S: Final = 60.0
 """For how long each sign of life holds while it starts."""
 _USUAL_S: Final = 10.0
+_LOADING: Final = Progress(Step.LOAD, "loading")
+"""What it is at where nothing is said of steps."""
 _SHARE: Final = 3.0
 """Signs of life in the time that systemd waits for one."""
 
@@ -89,7 +92,6 @@ class Heartbeat:
             self._notifier.status(line)
 
     def _is_heard(self) -> bool:
-        """Whether the step that is taken, if there is one, moved within its patience."""
-        progress = self._state.progress
-        patience_s = _EXTENSION_S if progress is None else progress.patience_s
-        return time.monotonic() - self._state.heard_s < patience_s
+        """Whether the step that is taken moved within its patience."""
+        progress = self._state.progress or _LOADING
+        return time.monotonic() - self._state.heard_s < progress.patience_s
