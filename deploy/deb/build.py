@@ -102,12 +102,16 @@ def install_packages(site: Path, wheels: Path, architecture: str, python: str) -
     for pattern in NOT_NEEDED:
         for folder in list(site.glob(pattern)):
             shutil.rmtree(folder)
-    # Not at the first start: root's would stay behind when the package goes, and /usr may be read-only. dpkg looks after
-    # what is in step, so Python need not compare.
+    # Not at the first start: root's files would stay behind when the package goes, and /usr may be read-only. dpkg
+    # replaces source and compiled code together, so Python need not compare them.
     compiled = compileall.compile_dir(
-        site, quiet=1, stripdir=site.parents[3], prependdir="/", workers=0,
+        site,
+        quiet=1,
+        stripdir=site.parents[3],
+        prependdir="/",
+        workers=0,
         invalidation_mode=py_compile.PycInvalidationMode.UNCHECKED_HASH,
-    )  # fmt: skip
+    )
     assert compiled, "a package does not compile"
 
 

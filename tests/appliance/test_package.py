@@ -8,9 +8,7 @@ import subprocess
 
 import pytest
 
-from orin_rerank.board.paths import ROOT_VARIABLE
-from tests.fakes.board import AGX_ORIN_64
-from tests.systemd.appliance import (
+from appliance.installed import (
     AGAIN,
     APP,
     BOARD,
@@ -26,7 +24,9 @@ from tests.systemd.appliance import (
     rank,
     wait_for_state,
 )
-from tests.systemd.machine import Machine
+from appliance.machine import Machine
+from fakes.board import AGX_ORIN_64
+from orin_rerank.board.paths import ROOT_VARIABLE
 
 KEPT = "# an administrator was here\n[server]\nmax_documents = 500\n"
 

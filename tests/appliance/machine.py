@@ -150,12 +150,12 @@ class Machine:
         """Runs a command in the machine as one of its users, with the groups that the user is in."""
         return self.try_run("setpriv", f"--reuid={user}", f"--regid={user}", "--init-groups", *command)
 
-    def run_while_off(self, *command: str) -> str:
+    def run_while_off(self, *command: str, timeout_s: float = 300.0) -> str:
         """Runs a command in the machine's tree while it is off, as whoever makes an image of it does."""
         assert self._process is None
         enter = ["systemd-nspawn", "-D", self.root, "--register=no", "--keep-unit", "--pipe", "--quiet", "--as-pid2"]
         done = subprocess.run(
-            [*enter, *command], capture_output=True, text=True, check=False, stdin=subprocess.DEVNULL, timeout=300
+            [*enter, *command], capture_output=True, text=True, check=False, stdin=subprocess.DEVNULL, timeout=timeout_s
         )
         assert done.returncode == 0, f"{' '.join(command)}: {done.returncode}\n{done.stdout}\n{done.stderr}"
         return done.stdout

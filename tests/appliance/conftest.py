@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.systemd.appliance import APP, STRANGER
-from tests.systemd.machine import MISSING, Machine, make_base
+from appliance.installed import APP, STRANGER
+from appliance.machine import MISSING, Machine, make_base
 
 ROOT = Path(__file__).resolve().parents[2]
 BUILD = ROOT / "build/systemd"

@@ -6,13 +6,13 @@ import json
 import subprocess
 from typing import TYPE_CHECKING, Any, Final
 
+from appliance.machine import wait_until
+from fakes.board import make_board
 from orin_rerank.board.paths import ROOT_VARIABLE, BoardPaths
-from tests.fakes.board import make_board
-from tests.systemd.machine import wait_until
 
 if TYPE_CHECKING:
-    from tests.fakes.board import BoardSpec
-    from tests.systemd.machine import Machine
+    from appliance.machine import Machine
+    from fakes.board import BoardSpec
 
 __all__ = [
     "AGAIN",

@@ -1,0 +1,124 @@
+"""First boot on a real systemd: prepared, cut off at any time, and modes that take a reboot."""
+
+from pathlib import Path
+
+import pytest
+
+from appliance.installed import (
+    APP,
+    DAEMON,
+    board_calls,
+    clocks_locked,
+    drop_in,
+    mode_of,
+    outcome_of,
+    put_board,
+    rank,
+    settings,
+    state_of,
+    wait_for_state,
+)
+from appliance.machine import wait_until
+from fakes.board import NANO_8_SUPER, reboot_board
+from lifecycle.calibration_sets import write_part
+
+SETS = Path(__file__).resolve().parents[2] / "calibration_data"
+
+REBOOTED = "reboot by nvpmodel"
+
+
+@pytest.fixture
+def nano(machine):
+    """A Nano Super whose fastest mode takes a reboot."""
+    machine.board = put_board(machine, NANO_8_SUPER)
+    machine.board.at("/fake/needs_reboot").write_text("2\n")
+    return machine
+
+
+def _has_step(machine, step):
+    return (state_of(machine).get("activity") or {}).get("step") == step
+
+
+def test_a_preparation_that_is_cut_off_is_taken_up(machine):
+    """Once by the power, once by an orderly reboot; the third boot makes it to the end."""
+    put_board(machine, NANO_8_SUPER)
+    for name in ("calibration", "evaluation"):
+        write_part(machine.root / "srv" / name, SETS / name, 4)
+    settings(machine, '[first_boot]\ncalibration = "/srv/calibration"\nevaluation = "/srv/evaluation"\n')
+
+    machine.boot()
+    wait_until(lambda: _has_step(machine, "calibrate"), 120, "it does not calibrate")
+    assert state_of(machine)["state"] == "starting"
+    assert rank(machine, APP).returncode == 69
+    assert "calibrate" in machine.property_of(DAEMON, "StatusText")
+    machine.cut_power()
+
+    machine.boot()
+    wait_until(lambda: _has_step(machine, "calibrate"), 120, "it does not take the calibration up")
+    # An end that is asked for comes within seconds, whatever is being made.
+    machine.run("timeout", "20", "systemctl", "stop", DAEMON)
+    assert machine.property_of(DAEMON, "Result") == "success", machine.journal(DAEMON)
+    machine.reboot()
+
+    status = wait_for_state(machine)
+    assert status["model"]["precision"] == "int8"
+    assert status["problems"] == []
+    assert rank(machine, APP).returncode == 0
+
+    # What is made is not made again.
+    machine.reboot()
+    wait_for_state(machine)
+    assert "step begins" not in machine.journal(DAEMON)
+
+
+def test_a_mode_that_takes_a_reboot_is_reported_and_left(nano):
+    settings(nano, '[first_boot]\nprepare = "auto"\nboard_wait_s = 20.0\n[engine]\nprecision = "full"\n')
+    nano.boot()
+    status = wait_for_state(nano)
+    assert outcome_of(nano)["reboot_needed"] is True
+    assert any("takes a reboot" in problem and "MAXN_SUPER" in problem for problem in status["problems"])
+    assert "MAXN_SUPER" in nano.run("orin-rerank", "board", "show")
+    assert mode_of(nano.board) == "0001"
+    assert clocks_locked(nano.board)
+    assert REBOOTED not in board_calls(nano.board)
+
+
+def test_a_mode_that_takes_a_reboot_gets_one(nano):
+    settings(nano, '[first_boot]\nprepare = "off"\n[board]\nreboot = true\n')
+    nano.boot()
+    wait_until(lambda: REBOOTED in board_calls(nano.board), 60, "it does not reboot")
+    nano.power_off()
+    reboot_board(nano.board)
+    nano.boot()
+    wait_for_state(nano)
+    assert mode_of(nano.board) == "0002"
+    assert clocks_locked(nano.board)
+    assert outcome_of(nano)["problem"] is None
+
+    nano.reboot()
+    wait_for_state(nano)
+    assert board_calls(nano.board).count(REBOOTED) == 1
+
+
+def test_a_reboot_that_does_not_help_is_not_repeated(nano):
+    settings(nano, '[first_boot]\nprepare = "off"\n[board]\nreboot = true\n')
+    nano.boot()
+    wait_until(lambda: REBOOTED in board_calls(nano.board), 60, "it does not reboot")
+    nano.cut_power()  # before the mode was carried out
+    nano.board.at("/fake/booted_mode").unlink()
+    nano.boot()
+    wait_for_state(nano)
+    assert board_calls(nano.board).count(REBOOTED) == 1
+    assert "not rebooted again" in outcome_of(nano)["problem"]
+    assert clocks_locked(nano.board)
+
+
+def test_a_broken_board_does_not_keep_it_from_serving(machine):
+    board = put_board(machine, NANO_8_SUPER)
+    board.at("/fake/clocks_fail_times").write_text("100\n")
+    settings(machine, '[first_boot]\nprepare = "off"\n')
+    drop_in(machine, "orin-rerank-board.service", "test", "[Service]\nTimeoutStartSec=10\n")
+    machine.boot()
+    wait_for_state(machine)
+    assert machine.property_of("orin-rerank-board.service", "ActiveState") == "failed"
+    assert rank(machine, APP).returncode == 0
