@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import sys
 from pathlib import Path  # noqa: TC003 - typer reads annotations at run time
 from typing import TYPE_CHECKING, Annotated
 
@@ -91,8 +92,8 @@ def serve(
     """Run the daemon in the foreground until SIGTERM or Ctrl-C.
 
     It listens at once and answers `status`, loads and checks the model, and then serves. On SIGTERM it finishes what
-    runs and leaves with 0. On SIGHUP it reads the settings again, and takes over log level, limits of requests and
-    drain time. The journal goes to standard error, as JSON lines unless that is a terminal.
+    runs and leaves with 0. On SIGHUP, unless it has a terminal, it reads the settings again, and takes over log level,
+    limits of requests and drain time. The journal goes to standard error, as JSON lines unless that is a terminal.
 
     An INT8 engine that `orin-rerank calibrate` has installed for the bundle is served in its place where it proves
     itself; else `status` says why not. So it is with the GPU: first the TensorRT plans that `orin-rerank build` has
@@ -148,7 +149,8 @@ def serve(
             exit_code_of,
             notifier=notifier,
             problems=lambda: (*source.problems, *watch.problems),
-            reload=Reloading(settings, server, read),
+            # A terminal that is closed sends SIGHUP, too, and then the daemon shall end.
+            reload=None if sys.stderr.isatty() else Reloading(settings, server, read),
             before_exit=source.stopped,
         )
 

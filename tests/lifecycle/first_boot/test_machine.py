@@ -129,6 +129,18 @@ def test_a_stop_is_no_failure(place: Place) -> None:
     assert prepare(place, Told()).problems == ()
 
 
+def test_ctrl_c_is_none_either(place: Place) -> None:
+    class Impatient(Told):
+        def __call__(self, progress: object) -> None:
+            if "observing activations" in str(progress):
+                raise KeyboardInterrupt
+
+    for _ in range(2):
+        with pytest.raises(KeyboardInterrupt):
+            prepare(place, Impatient())
+        assert (journal(place)["calibrate"]["outcome"], journal(place)["calibrate"]["failures"]) == ("stopped", 0)
+
+
 def test_what_is_cut_off_each_time_rests_at_last(place: Place) -> None:
     class PowerCut(BaseException):
         """Nothing in the program catches it."""

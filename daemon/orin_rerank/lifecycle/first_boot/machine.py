@@ -285,6 +285,9 @@ class _Machine:
             if stopped and isinstance(error, BuildCancelledError):
                 raise UnavailableError("the daemon stops") from error
             raise
+        except KeyboardInterrupt:
+            _noted(lambda: journal.end(step, Outcome.STOPPED, "stopped"))
+            raise
         except (OrinRerankError, OSError) as error:
             refused = was_refused(error, self._make, step, self._target)
             outcome = Outcome.REFUSED if refused else Outcome.FAILED
