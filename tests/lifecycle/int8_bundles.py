@@ -37,8 +37,8 @@ from orin_rerank.graph.scheme import Mode, PlaceScheme, Scheme
 from orin_rerank.graph.text import embedding_name
 from orin_rerank.lifecycle.model import LoadedModel
 from orin_rerank.lifecycle.precision import PLAN_GATE_FILE, subject_of
-from orin_rerank.lifecycle.self_test import record_golden_pairs
 from orin_rerank.lifecycle.runners import build_runner
+from orin_rerank.lifecycle.self_test import record_golden_pairs
 from orin_rerank.lifecycle.sizes import GraphFiles, processor_plan
 from orin_rerank.packing.budget import TokenBudget
 from orin_rerank.quantization.gate import GATE_FILE, GateRecord, GateSubject, GateThresholds, engine_digest
