@@ -28,6 +28,18 @@ def test_files_that_no_manifest_names_stay(checkpoint: Path, tmp_path: Path) -> 
     assert not {name for name in left if "golden" in name or "fp32" in name}  # those would be of another bundle
 
 
+@pytest.mark.parametrize("name", ["config.json", "tokenizer.json", "model.safetensors"])
+def test_another_checkpoint_is_not_overwritten(checkpoint: Path, tmp_path: Path, name: str) -> None:
+    out = tmp_path / "another"
+    out.mkdir()
+    (out / name).write_text("mine")
+    with pytest.raises(ExportError, match="not part of a bundle") as caught:
+        export_checkpoint(checkpoint, out, ExportOptions())
+    assert caught.value.item == str(out / name)
+    assert contents(out) == {name: b"mine"}
+    assert [path.name for path in out.iterdir()] == [name], "nothing is left of the attempt"
+
+
 @pytest.mark.parametrize("name", ["manifest.json", "model.safetensors", "config.json"])
 def test_what_is_included_does_not_stand_in_for_another_file(checkpoint: Path, tmp_path: Path, name: str) -> None:
     (tmp_path / name).write_text("{}")

@@ -131,7 +131,8 @@ def export_checkpoint(
     Raises:
         CheckpointError: If the checkpoint cannot become a bundle; the item names the key or file.
         BundleError: If the tokenizer lacks a token that the prompts need.
-        ExportError: If the bundle cannot be written: no room, no permission, or another export is at it.
+        ExportError: If the bundle cannot be written: no room, no permission, another export is at it, or the folder
+            holds files of something else.
     """
     watch = spectator or ExportSpectator()
     watch.on_stage("reading the checkpoint")
@@ -149,6 +150,7 @@ def export_checkpoint(
         raise CheckpointError("a bundle cannot be written into its checkpoint", item=str(out))
     staging = Staging(out)
     with staging.open():
+        staging.refuse_strangers((WEIGHTS_FILE, CONFIG_FILE, TOKENIZER_FILE))
         staging.take_back(WEIGHTS_FILE)
         writing = WeightWriting(source.weights, staging.folder, source.identity, options.mark_bytes)
         graphs = len(options.precisions) * len(Dialect) * 2 * _GRAPH_BYTES

@@ -20,7 +20,7 @@ from orin_rerank.engines.bundle import GOLDEN_FILE, MANIFEST_FILE, Bundle, Manif
 from orin_rerank.errors import BundleError, CheckpointError, ExportBusyError, ExportError, NoSpaceError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
     from pathlib import Path
 
 __all__ = ["STAGING_FOLDER", "Staging"]
@@ -87,6 +87,24 @@ class Staging:
                 ", and the bundle that is there is kept until the new one is whole: remove it, or export elsewhere"
             )
         raise NoSpaceError(message, item=str(self.out))
+
+    def refuse_strangers(self, names: Iterable[str]) -> None:
+        """Refuses to write over files that are not a bundle's: the folder may be another checkpoint.
+
+        Args:
+            names: What will be written, by its path in the folder.
+
+        Raises:
+            ExportError: If one is there, and no bundle is, whole or half put in its place; the item is its path.
+        """
+        if (self.out / MANIFEST_FILE).exists() or (self.folder / MANIFEST_FILE).exists():
+            return
+        for name in names:
+            if (self.out / name).exists():
+                raise ExportError(
+                    "is there, and not part of a bundle: name another folder, or remove it first",
+                    item=str(self.out / name),
+                )
 
     def take_back(self, name: str) -> None:
         """Takes back a file that an export had put in its place when it was killed, before its manifest followed."""
