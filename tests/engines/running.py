@@ -64,7 +64,9 @@ def _engine(
     )
 
 
-def make_runner(bundle: Bundle, engine: OnnxRuntimeEngine, *, remember: bool = True) -> Runner:
+def make_runner(
+    bundle: Bundle, engine: OnnxRuntimeEngine, *, remember: bool = True, prefix_rows: int | None = None
+) -> Runner:
     """A runner with empty caches; one that does not remember computes every prefix and image again."""
     text = bundle.manifest.architecture.text
     size = 1 << 26 if remember else 0
@@ -74,6 +76,7 @@ def make_runner(bundle: Bundle, engine: OnnxRuntimeEngine, *, remember: bool = T
         feature_bytes=size,
         prefix_bytes=size,
         vision_patches=1024,
+        prefix_rows=prefix_rows,
     )
 
 

@@ -50,3 +50,19 @@ def test_float16_products_stay_near(golden_bundle: tuple[str, Bundle], dialect: 
         margins = margins_of(make_runner(bundle, engine, remember=number % 2 == 0), pairs, packing)
         difference = np.abs(margins - golden).max()
         assert 0 < difference < 0.02
+
+
+@pytest.mark.parametrize("dialect", Dialect)
+def test_prefixes_too_long_to_be_kept_are_computed_each_time(
+    golden_bundle: tuple[str, Bundle], dialect: Dialect
+) -> None:
+    """Beside shorter ones of the same pack, which are known the second time."""
+    name, bundle = golden_bundle
+    pairs, golden = _pairs(name, bundle), golden_margins(name)
+    lengths = sorted({len(prefix) for prefix, _ in pairs})
+    runner = make_runner(bundle, make_engine(bundle, dialect, Precision.FP16), prefix_rows=lengths[-1] - 1)
+    for _ in range(3):
+        margins = margins_of(runner, pairs, [range(len(pairs))])
+        assert np.abs(margins - golden).max() < 0.02
+    assert {len(prefix) for prefix, _ in pairs if not runner.knows(prefix)} == {lengths[-1]}
+    assert len(lengths) > 1

@@ -6,6 +6,8 @@ from collections import defaultdict
 
 import numpy as np
 import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
 
 from orin_rerank.engines.pool import BufferPool, PackCapacity
 from orin_rerank.packing.arrays import PackLayout
@@ -96,6 +98,38 @@ def test_every_token_sees_what_a_mask_shows(size: int, known: tuple[int, ...]) -
         assert inputs["document_past"].tolist() == rows
         assert inputs["document_begin"].tolist() == list(range(7))
         assert inputs["page_slot"].tolist() == [-1] * layout.tokens
+
+
+@given(
+    groups=st.lists(
+        st.tuples(st.integers(1, 20), st.booleans(), st.lists(st.integers(1, 9), min_size=1, max_size=4)),
+        min_size=1,
+        max_size=4,
+    ),
+    size=st.sampled_from([1, 2, 4, 16]),
+    most_kept=st.one_of(st.none(), st.integers(0, 40)),
+)
+@example(groups=[(1, True, [1])], size=1, most_kept=0)  # one token behind one known row
+@example(groups=[(8, True, [1, 1]), (4, True, [1]), (4, False, [1])], size=4, most_kept=0)  # nothing but full pages
+@example(groups=[(20, False, [1])], size=4, most_kept=3)  # computed, and too long to be kept
+def test_any_pack_shows_what_a_mask_shows(
+    groups: list[tuple[int, bool, list[int]]], size: int, most_kept: int | None
+) -> None:
+    pack = _pack([prefix for prefix, _, _ in groups], [documents for _, _, documents in groups])
+    remembered = {
+        group.prefix.digest: np.zeros((1, 2, length, 1, 8), np.float32)
+        for group, (length, known, _) in zip(pack.groups, groups, strict=True)
+        if known
+    }
+    layout = PackLayout(pack, remembered, most_kept)
+    with BufferPool(CAPACITY, 1, 1.0).lend(layout) as arrays:
+        layout.fill(arrays, RotaryTable(8, 1e4, None, 6000), {})
+        inputs = paged(arrays, size)
+        assert _seen(arrays, inputs, size) == _expected(arrays)
+        rows = [len(_expected(arrays)[place]) - 1 for place in arrays.last]
+        assert inputs["document_past"].tolist() == rows
+        kept = sum(length for length, known, _ in groups if not known)
+        assert layout.keep_rows <= (kept if most_kept is None else min(kept, most_kept))
 
 
 def test_documents_share_the_full_pages_of_their_prefix() -> None:
