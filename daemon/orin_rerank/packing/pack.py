@@ -124,6 +124,7 @@ def plan_packs(
         known: Whether a prefix need not be computed again.
         remembered: Whether it need not once a pack has computed it; a very long one has to be.
     """
+
     def later(prefix: EncodedSegment) -> bool:
         return known(prefix) or remembered(prefix)
 
