@@ -77,7 +77,7 @@ def test_what_does_not_fit_is_told_with_the_numbers() -> None:
 def test_json_for_a_bundle() -> None:
     value = json.loads(orin_rerank("plan", "--board", "orin-nano-8", "--model", str(MINI), "--json").stdout)
     (model,) = value["models"]
-    assert (model["key"], model["name"], model["best"]) == (str(MINI), "orin-rerank-mini", "both")
+    assert (model["key"], model["name"], model["best"]) == (str(MINI), "orin-rerank-mini", "swapped")
     weights = (MINI / "model.safetensors").stat().st_size
     swapped = next(policy for policy in model["policies"] if policy["policy"] == "swapped")
     assert swapped["weights"] == weights

@@ -99,11 +99,25 @@ def test_what_is_planned_is_what_a_start_plans() -> None:
     assert plan.policies[2].plans == (alone,)
 
 
+@pytest.mark.parametrize(("board", "model"), list(itertools.product(BOARDS, MODELS)))
+def test_what_is_shown_is_what_a_start_has(board: str, model: str) -> None:
+    """It loads one precision, and plans it for itself; that both would fit cuts nothing."""
+    plan = planned(board, model)
+    if plan.best is None:
+        return
+    kind, budget = EngineKind.TENSORRT, plan.target.budget
+    for shown in plan.best.plans:
+        assert shown == plan_memory(MODELS[model].size, shown.precision, kind, budget, EngineSettings())
+    assert plan.best.residency is not Residency.BOTH
+    assert plan.best.needed_bytes == max(shown.needed_bytes for shown in plan.best.plans)
+
+
 def test_the_flagship_is_for_the_largest_board() -> None:
     assert recommended("agx-orin-64") == ("vl-8b", "4b")
     plan = planned("agx-orin-64", "vl-8b")
     assert plan.best is not None
-    assert plan.best.residency is Residency.BOTH
+    assert plan.policies[0].fits, "both at a time, too"
+    assert plan.best.residency is Residency.SWAPPED
     assert plan.best.plans[0].max_tokens == 10_240
     assert plan.build_swap_bytes == 0
 
@@ -118,9 +132,9 @@ def test_smaller_boards_get_smaller_models() -> None:
 def test_a_model_that_fits_but_is_hard_to_build_says_so() -> None:
     plan = planned("agx-orin-32", "vl-8b")
     assert plan.best is not None
-    assert plan.best.residency is Residency.SWAPPED, "both would fit at most with pairs cut short"
+    assert plan.best.residency is Residency.SWAPPED
     together = plan.policies[0]
-    assert not together.fits or together.plans[0].max_tokens < 4096
+    assert not together.fits or together.plans[0].max_tokens < 4096, "both would fit at most with pairs cut short"
     swap = plan.best.build_bytes - plan.target.budget.usable_bytes
     assert plan.build_swap_bytes == swap > 0
     assert plan.objections == (f"compiling needs {swap / (1 << 30):.1f} GiB of swap",)

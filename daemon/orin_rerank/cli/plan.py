@@ -61,9 +61,10 @@ def plan(
     """Tell what fits on a board, and how fast it can be, before anything is downloaded or built.
 
     Memory is what serving and compiling take, reckoned as a start reckons it: weights, buffers, scratch memory of the
-    engines, caches. There are three ways to serve: with INT8 and full precision both in memory, with one at a time
-    (swapped), or with INT8 alone. Where a model does not fit as it is, pairs are cut shorter and fewer packs are in
-    flight; what does not fit then is refused with the numbers.
+    engines, caches. There are three ways to serve: with INT8 and full precision both in memory, which no start does
+    yet; with one at a time (swapped), as a start does it; or with INT8 alone, where full precision does not fit. Where
+    a model does not fit as it is, pairs are cut shorter and fewer packs are in flight; what does not fit then is
+    refused with the numbers.
 
     Times are those of a top-50 request: what the chip's limits allow, and what is expected at a share of them. They are
     reckoned, not measured.

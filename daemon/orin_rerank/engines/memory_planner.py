@@ -56,9 +56,9 @@ class Residency(enum.Enum):
     """Which of two precisions of a model are in memory."""
 
     BOTH = "both"
-    """INT8 and full precision, so that a step down the ladder takes no time."""
+    """INT8 and full precision, so that a step down the ladder would take no time; no start does it yet."""
     SWAPPED = "swapped"
-    """One at a time; a step down the ladder frees one and loads the other."""
+    """One at a time, as a start does it; a step down the ladder frees one and loads the other."""
     ONE = "one"
     """INT8 alone: full precision does not fit, so there is nothing to step down to."""
 

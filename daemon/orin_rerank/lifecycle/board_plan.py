@@ -123,8 +123,11 @@ class ModelPlan:
 
     @property
     def best(self) -> PolicyPlan | None:
-        """The policy to take: the first that fits without cutting pairs short, else the first that fits."""
-        fitting = [policy for policy in self.policies if policy.fits]
+        """What a start does, which loads one precision: one at a time, or INT8 alone where nothing else fits.
+
+        INT8 alone, too, where with full precision to step down to pairs would be cut short.
+        """
+        fitting = [policy for policy in self.policies if policy.fits and policy.residency is not Residency.BOTH]
         roomy = [policy for policy in fitting if policy.plans[0].max_tokens >= self._enough_tokens]
         return next(iter((*roomy, *fitting)), None)
 
