@@ -49,7 +49,7 @@ def test_boot_ends_in_serving_with_the_fastest_mode(serving):
     assert serving.board.text("/var/lib/nvpmodel/status") == "pmode:0000 fmode:quiet"
     assert clocks_locked(serving.board)
     assert "Power mode and clocks" in serving.run("systemctl", "status", "--no-pager", BOARD)
-    assert "ready" in serving.property_of(DAEMON, "StatusText")
+    assert "serving orin-rerank-mini" in serving.property_of(DAEMON, "StatusText")
 
 
 def test_a_killed_daemon_comes_back(serving):
@@ -86,7 +86,7 @@ def test_clocks_that_nvpmodel_undoes_are_locked_again(serving):
     assert not clocks_locked(serving.board)
     # The daemon notices and asks, the path unit hears it, the root service does it.
     wait_until(lambda: clocks_locked(serving.board), 60, f"nobody locks them again: {serving.journal(DAEMON)}")
-    assert "jetson_clocks " in board_calls(serving.board)[calls:]
+    assert "jetson_clocks" in board_calls(serving.board)[calls:]
     assert "asked for them" in serving.journal(DAEMON)
     assert serving.property_of("orin-rerank-board.path", "ActiveState") == "active"
 
@@ -107,7 +107,7 @@ def test_a_request_that_is_none_does_nothing_and_ends(serving):
     wait_until(
         lambda: "asks for nothing that is known" in serving.journal("orin-rerank-board-again.service"), 30, "not told"
     )
-    assert not [call for call in board_calls(serving.board)[calls:] if call in ("jetson_clocks ", "nvpmodel -m 0")]
+    assert not [call for call in board_calls(serving.board)[calls:] if call in ("jetson_clocks", "nvpmodel -m 0")]
     assert serving.property_of("orin-rerank-board.path", "ActiveState") == "active"
     serving.run("systemctl", "reset-failed")
 

@@ -50,19 +50,20 @@ def test_a_preparation_that_is_cut_off_is_taken_up(machine):
     wait_until(lambda: _has_step(machine, "calibrate"), 120, "it does not calibrate")
     assert state_of(machine)["state"] == "starting"
     assert rank(machine, APP).returncode == 69
-    assert "calibrate" in machine.property_of(DAEMON, "StatusText")
+    wait_until(lambda: "calibrate" in machine.property_of(DAEMON, "StatusText"), 30, "systemd does not hear of it")
     machine.cut_power()
 
     machine.boot()
     wait_until(lambda: _has_step(machine, "calibrate"), 120, "it does not take the calibration up")
     # An end that is asked for comes within seconds, whatever is being made.
-    machine.run("timeout", "20", "systemctl", "stop", DAEMON)
+    machine.run("timeout", "10", "systemctl", "stop", DAEMON)
     assert machine.property_of(DAEMON, "Result") == "success", machine.journal(DAEMON)
     machine.reboot()
 
     status = wait_for_state(machine)
     assert status["model"]["precision"] == "int8"
-    assert status["problems"] == []
+    # This board has no GPU, and says so; nothing else is amiss.
+    assert [problem.split(":")[0] for problem in status["problems"]] == ["gpu"]
     assert rank(machine, APP).returncode == 0
 
     # What is made is not made again.
