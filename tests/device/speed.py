@@ -55,7 +55,8 @@ BATCHES = (4, 8, 16, 25)
 WARM_UP = 4
 """Requests before any is counted."""
 MAX_TOKENS, SUFFIX_TOKENS = 8192, 5
-"""Of the published models: most tokens of a prefix and a document, and what stands behind that."""
+"""Most tokens of a prefix and a document, for which buffers are taken (the published models' limit is 10,240), and what
+stands behind that."""
 Figures = dict[str, Any]
 
 

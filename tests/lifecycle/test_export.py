@@ -138,6 +138,14 @@ def test_a_head_that_is_the_embedding_may_be_stored_besides(checkpoint: Path, tm
     assert export_checkpoint(copy, tmp_path / "b", ExportOptions(name="n")).bundle.digest == expected.digest
 
 
+def test_an_adapter_beside_the_weights_is_said_not_to_be_used(checkpoint: Path, tmp_path: Path) -> None:
+    """transformers would apply it; whether it is merged already, nobody can tell."""
+    copy = copy_of(checkpoint, tmp_path)
+    _write_json(copy / "adapter_config.json", {"peft_type": "LORA"})
+    write_safetensors(copy / "adapter_model.safetensors", {"x.lora_A.weight": np.zeros((2, 2))})
+    assert export_checkpoint(copy, tmp_path / "out", ExportOptions()).ignored == ("adapter_model.safetensors",)
+
+
 def test_a_conversion_to_sequence_classification_has_its_margin_row(tmp_path: Path) -> None:
     checkpoint = write_checkpoint(tmp_path / "c", TEXT)
     tensors = tensors_of(TEXT, checkpoint)

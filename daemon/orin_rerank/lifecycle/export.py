@@ -84,7 +84,7 @@ class ExportReport:
         losses: What storing a tensor in a narrower type lost, for each that lost anything.
         resumed: Bytes of weights that an earlier export, which was cut short, had written.
         renamed: Prefixes of tensor names that were replaced, each with what replaced it.
-        ignored: Tensors of the checkpoint that the model does not use.
+        ignored: Tensors of the checkpoint that the model does not use, and an adapter that lies beside them.
     """
 
     bundle: Bundle

@@ -39,6 +39,7 @@ _TOKEN_KEYS: Final = {
     "vision_end_token_id": VISION_END,
 }
 _POOLING: Final = "Pooling"
+_ADAPTER: Final = "adapter_model.safetensors"
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +53,7 @@ class ExportSource:
         weights: Layout of the weights to be written.
         tensors: What they are written from.
         renamed: Prefixes of tensor names that were replaced, each with what replaced it.
-        ignored: Tensors that the model does not use.
+        ignored: Tensors that the model does not use, and an adapter that lies beside them.
     """
 
     folder: Path
@@ -100,6 +101,8 @@ def read_source(folder: Path, matrices: Literal["F16", "F32"] | None) -> ExportS
     row = (_classifier_row if classifier else _margin_row)(tensors, architecture, tokenizer)
     used = {spec.name for spec in weights.specs} | {CLASSIFIER if classifier else HEAD}
     ignored = account_for(tensors, used, vl=vl)
+    if (folder / _ADAPTER).exists():  # merged, one hopes: what was merged may lie in the folder of its adapter
+        ignored.append(_ADAPTER)
     return ExportSource(
         folder, architecture, tokenizer, weights, CheckpointTensors(tensors, row), renamed, tuple(ignored)
     )
