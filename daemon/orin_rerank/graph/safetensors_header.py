@@ -91,13 +91,20 @@ def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 def _entry(file: Path, name: str, value: Any, data: int) -> TensorEntry:
     try:
-        dtype, shape = str(value["dtype"]), tuple(int(n) for n in value["shape"])
-        begin, end = (data + int(offset) for offset in value["data_offsets"])
+        dtype, shape = str(value["dtype"]), tuple(map(_whole, value["shape"]))
+        begin, end = (data + _whole(offset) for offset in value["data_offsets"])
     except (KeyError, TypeError, ValueError):
         raise CheckpointError("malformed tensor entry", item=f"{file}: {name}") from None
     if not data <= begin <= end or min(shape, default=0) < 0:
         raise CheckpointError("its byte range or shape is impossible", item=f"{file}: {name}")
     return TensorEntry(file, dtype, shape, begin, end)
+
+
+def _whole(value: Any) -> int:
+    """A number that was written as one: of 64.5 none is meant."""
+    if type(value) is not int:
+        raise TypeError(value)
+    return value
 
 
 def _check_ranges(file: Path, entries: dict[str, TensorEntry], data: int, size: int) -> None:
