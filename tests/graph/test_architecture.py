@@ -92,6 +92,8 @@ def test_what_a_configuration_leaves_out_is_as_transformers_has_it(tmp_path: Pat
         ("text", "model_type", ["qwen3"], "model_type"),
         ("text", "num_hidden_layers", 0, "num_hidden_layers"),
         ("text", "rms_norm_eps", -1e-6, "rms_norm_eps"),
+        ("text", "rms_norm_eps", float("inf"), "rms_norm_eps"),
+        ("text", "rope_parameters.rope_theta", float("inf"), "rope_theta"),
         ("text", "rope_parameters.rope_type", "yarn", "rope_parameters.rope_type"),
         ("text", "rope_parameters.attention_factor", 2.0, "rope_parameters.attention_factor"),
         ("text", "rope_parameters.partial_rotary_factor", 0.5, "rope_parameters.partial_rotary_factor"),

@@ -152,9 +152,9 @@ def _complete(raw: dict[str, Any]) -> dict[str, Any]:
 
 
 def _number(config: dict[str, Any], key: str, prefix: str, kind: type[int | float]) -> Any:
-    """A setting that must be a positive number."""
+    """A setting that must be a positive number; Python reads `Infinity` in JSON as one."""
     value = config.get(key)
-    if isinstance(value, bool) or not isinstance(value, (int, kind)) or not value > 0:
+    if isinstance(value, bool) or not isinstance(value, (int, kind)) or not 0 < value < math.inf:
         raise CheckpointError(f"must be a positive {kind.__name__}, not {value!r}", item=f"{prefix}{key}")
     return kind(value)
 
