@@ -14,6 +14,7 @@ import argparse
 import contextlib
 import json
 import math
+import os
 import shutil
 import subprocess
 import sys
@@ -263,7 +264,10 @@ class Trial:
             command += [graphs, "--out", str(out), "--precision", precision, "--device", self.options.device]
             command += ["--requests", str(self.options.requests), "--documents", str(self.options.documents)]
             command += ["--sides", *map(str, self.options.sides)]
-            done = subprocess.run(command, capture_output=True, text=True, timeout=400, check=False)
+            path = {"PYTHONPATH": os.pathsep.join(sys.path)}  # under pytest the environment does not have it
+            done = subprocess.run(
+                command, capture_output=True, text=True, timeout=400, check=False, env={**os.environ, **path}
+            )
             if done.returncode != 0:
                 figures[variant] = {"failed": done.stderr[-2000:]}
                 say(f"{variant} FAILED: {done.stderr[-1500:]}")
