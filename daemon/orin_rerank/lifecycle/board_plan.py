@@ -94,7 +94,7 @@ class RequestTime:
         request: The request.
         mode: The power mode.
         precision: What the decoder computes in.
-        limit_s: At the chip's limits; no engine can be faster.
+        limit_s: At the chip's limits; no engine that computes attention dense within a pack can be faster.
         expected_s: At the share of them that is counted on.
     """
 
