@@ -99,8 +99,21 @@ def test_a_mode_that_was_asked_for(tmp_path: Path) -> None:
     assert (outcome.mode, outcome.wanted) == ("25W", "25W")
     kept, _ = tune(paths, tmp_path, Tuning(power_mode=KEEP, lock_clocks=False))
     assert kept == TuningOutcome("25W", "25W", clocks_locked=True)
-    with pytest.raises(BoardError, match="no such power mode"):
-        tune(paths, tmp_path, Tuning(power_mode="1000W"))
+
+
+def test_a_mode_that_the_board_has_not_is_told_and_clocks_are_locked_all_the_same(tmp_path: Path) -> None:
+    paths = make_board(tmp_path / "board", NANO_8)
+    outcome, _ = tune(paths, tmp_path, Tuning(power_mode="MAXN"))
+    assert (outcome.mode, outcome.wanted, outcome.clocks_locked) == ("15W", "MAXN", True)
+    assert outcome.problem == ("[board] power_mode: MAXN: there is no such power mode; this board has 15W (0), 7W (1)")
+
+
+def test_power_modes_that_cannot_be_read_are_told_and_clocks_are_locked_all_the_same(tmp_path: Path) -> None:
+    paths = make_board(tmp_path / "board", NANO_8)
+    paths.at("/etc/nvpmodel.conf").write_text("nothing\n")
+    outcome, _ = tune(paths, tmp_path)
+    assert outcome.problem == "/etc/nvpmodel.conf: defines no power mode"
+    assert outcome.clocks_locked
 
 
 def test_clocks_are_left_where_they_shall_be(tmp_path: Path) -> None:
@@ -152,6 +165,37 @@ def test_nothing_is_changed_where_it_cannot_be_given_back(tmp_path: Path) -> Non
     assert outcome.problem.startswith("nothing is changed, since what is set now cannot be noted: ")
     assert mode_of(paths) == NX_16_SUPER.default
     assert not read_clocks(paths).locked
+
+
+def test_nothing_is_changed_where_the_disk_takes_nothing(tmp_path: Path) -> None:
+    paths = make_board(tmp_path / "board", NX_16_SUPER)
+    (tmp_path / "state").write_text("no folder")
+    outcome, _ = tune(paths, tmp_path)
+    assert outcome.problem is not None
+    assert outcome.problem.startswith("nothing is changed, since what is set now cannot be noted: ")
+    assert mode_of(paths) == NX_16_SUPER.default
+
+
+def test_clocks_of_which_nothing_was_stored_are_not_changed(tmp_path: Path) -> None:
+    paths = make_board(tmp_path / "board", NX_16)
+    program = paths.program("jetson_clocks")
+    assert program is not None
+    program.write_text('#!/bin/sh\n[ "$1" != --store ] || : >"$2"\n')
+    outcome, _ = tune(paths, tmp_path)
+    assert outcome.problem is not None
+    assert outcome.problem.endswith("jetson_clocks: stored no clocks")
+    assert not (tmp_path / "state/clocks.stored").exists()
+
+
+def test_no_reboot_is_made_that_cannot_be_noted(tmp_path: Path) -> None:
+    paths = make_board(tmp_path / "board", NANO_8_SUPER)
+    paths.at("/fake/needs_reboot").write_text("2\n")
+    (tmp_path / "state/.rebooted-for.part").mkdir(parents=True)
+    outcome, _ = tune(paths, tmp_path, Tuning(reboot=True))
+    assert outcome.reboot_needed
+    assert outcome.problem is not None
+    assert "not rebooted, since that cannot be noted: Is a directory" in outcome.problem
+    assert "reboot by nvpmodel" not in calls(paths)
 
 
 def test_a_power_cut_while_clocks_are_stored(tmp_path: Path) -> None:
@@ -302,10 +346,25 @@ def test_a_request_is_no_way_to_other_files(tmp_path: Path) -> None:
     link.symlink_to(tmp_path / "secret")
     with pytest.raises(BoardError, match="cannot be read"):
         read_request(link)
-    link.unlink()
+    assert (tmp_path / "secret").read_text() == "tune"
     os.mkfifo(link)
     with pytest.raises(BoardError, match="asks for nothing"):
         read_request(link)
+    link.mkdir()
+    with pytest.raises(BoardError, match="asks for nothing"):
+        read_request(link)
+    # Nothing is left that would make the path unit start the service again.
+    assert [file.name for file in tmp_path.iterdir()] == ["secret"]
+
+
+def test_asking_follows_no_link_that_somebody_has_put_there(tmp_path: Path) -> None:
+    """As root may ask, in a folder that belongs to the daemon's user."""
+    (tmp_path / "shadow").write_text("root")
+    (tmp_path / ".request.part").symlink_to(tmp_path / "shadow")
+    (tmp_path / "request").symlink_to(tmp_path / "shadow")
+    write_request(BoardRequest.TUNE, tmp_path / "request")
+    assert (tmp_path / "shadow").read_text() == "root"
+    assert read_request(tmp_path / "request") is BoardRequest.TUNE
 
 
 def test_a_request_that_cannot_be_made(tmp_path: Path) -> None:

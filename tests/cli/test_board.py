@@ -90,7 +90,10 @@ def test_settings_decide(tmp_path: Path) -> None:
     assert not read_clocks(paths).locked
     config.write_text('[board]\npower_mode = "1000W"\n')
     done = run(tmp_path / "board", "apply", "--config", str(config))
-    assert done.returncode == 66
+    assert done.returncode == 69
+    outcome = read_outcome(paths.at(str(OUTCOME)))
+    assert outcome is not None
+    assert outcome.wanted == "1000W", "the daemon is told"
     assert "1000W: there is no such power mode; this board has MAXN (0), 10W (1), 15W (2), 25W (3)" in done.stderr
 
 

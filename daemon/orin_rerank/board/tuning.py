@@ -9,6 +9,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import logging
+import os
 import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
@@ -102,16 +103,19 @@ def tune_board(
         state: Folder for what was found at first; made if missing.
         sleep: Waits.
 
-    Raises:
-        BoardError: If a mode is wanted that the board does not have, or its files are damaged.
+    Nothing is raised, so that the daemon always learns what became of it.
     """
-    modes = read_power_modes(paths)
-    state.mkdir(parents=True, exist_ok=True)
+    modes, broken = None, None
     try:
+        modes = read_power_modes(paths)
+    except BoardError as error:
+        broken = str(error)
+    try:
+        state.mkdir(parents=True, exist_ok=True)
         _persistently(lambda: _keep_first(paths, modes, state), sleep)
-    except BoardBusyError as error:
+    except (BoardError, OSError) as error:  # nor is it on a disk that takes nothing
         return TuningOutcome(problem=f"nothing is changed, since what is set now cannot be noted: {error}")
-    outcome = TuningOutcome()
+    outcome = TuningOutcome(problem=broken)
     if modes is not None:
         outcome = _tune_mode(paths, modes, tuning, state, sleep)
     if paths.program(PROGRAM) is not None:
@@ -186,6 +190,10 @@ def _keep_first(paths: BoardPaths, modes: PowerModes | None, state: Path) -> Non
         part = part_of(file)  # it writes in place, so a power cut would leave half
         part.unlink(missing_ok=True)
         store_clocks(paths, part)
+        with part.open("rb") as stored:
+            if not stored.read(1):
+                raise BoardBusyError("stored no clocks", item=PROGRAM)
+            os.fsync(stored.fileno())
         part.replace(file)
         sync_folder(state)
 
@@ -193,9 +201,12 @@ def _keep_first(paths: BoardPaths, modes: PowerModes | None, state: Path) -> Non
 def _tune_mode(
     paths: BoardPaths, modes: PowerModes, tuning: Tuning, state: Path, sleep: Callable[[float], None]
 ) -> TuningOutcome:
-    wanted = wanted_mode(paths, modes, tuning)
     current = read_current_mode(paths, modes)
     now = None if current is None else current.name or str(current.id)
+    try:
+        wanted = wanted_mode(paths, modes, tuning)
+    except BoardError as error:
+        return TuningOutcome(now, tuning.power_mode, problem=f"[board] power_mode: {error}")
     if wanted is None or (current is not None and current.id == wanted.id):
         (state / _REBOOTED_FOR).unlink(missing_ok=True)
         return TuningOutcome(mode=now, wanted=now)
@@ -203,7 +214,7 @@ def _tune_mode(
         _persistently(lambda: set_mode(paths, wanted), sleep)
     except RebootNeededError as error:
         return _needing_reboot(paths, wanted, tuning, state, TuningOutcome(now, wanted.name, problem=str(error)))
-    except BoardBusyError as error:
+    except BoardError as error:
         return TuningOutcome(now, wanted.name, problem=str(error))
     after = read_current_mode(paths, modes)
     if after is None or after.id != wanted.id:
@@ -225,7 +236,11 @@ def _needing_reboot(
         problem = f"power mode {wanted.name}: the board was rebooted for it, and is not in it; not rebooted again"
         return dataclasses.replace(outcome, problem=problem)
     # On disk before the reboot: a machine that reboots for ever is worse than a slow one.
-    replace_file(mark, str(wanted.id).encode())
+    try:
+        replace_file(mark, str(wanted.id).encode())
+    except OSError as error:
+        problem = f"{outcome.problem}; not rebooted, since that cannot be noted: {error.strerror}"
+        return dataclasses.replace(outcome, problem=problem)
     _log.warning("rebooting for a power mode", extra=fields(mode=wanted.name))
     try:
         set_mode(paths, wanted, reboot=True)
