@@ -100,6 +100,11 @@ def test_a_variable_goes_before_the_file(tmp_path: Path) -> None:
     assert settings.sources["engine.threads"] == f"{file}:4"
 
 
+def test_a_power_mode_may_be_a_number(tmp_path: Path) -> None:
+    assert read_settings(write(tmp_path, "[board]\npower_mode = 2\n"), {}).board.power_mode == "2"
+    assert read_settings(None, {"ORIN_RERANK__BOARD__POWER_MODE": "0"}).board.power_mode == "0"
+
+
 @pytest.mark.parametrize(
     ("text", "line", "message"),
     [
@@ -115,6 +120,8 @@ def test_a_variable_goes_before_the_file(tmp_path: Path) -> None:
         ("server.drain_s = -1\n", 1, "drain_s must be from 0 to 3600 seconds"),
         ("[board]\n[log]\nlevel='loud'\n", 3, "level: should be 'debug', 'info', 'warning' or 'error'"),
         ("[engine]\nmemory_bytes = 'lots'\n", 2, "memory_bytes must be a number of bytes, or text such as 64 MiB"),
+        ("[server]\nmax_documents = true\n", 2, "max_documents: should be a number, not true or false"),
+        ("[server]\ntcp = 50051\n", 2, "tcp must be host:port"),
         ("[log]\nlevel = ['info']\n", 2, "level: should be 'debug', 'info', 'warning' or 'error'"),
     ],
 )

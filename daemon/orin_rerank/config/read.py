@@ -106,7 +106,8 @@ class _Reader:
         # The engine's settings name it; to import it takes as long as everything else here, so not for `--help`.
         from orin_rerank.graph.builder import Dialect  # noqa: F401, PLC0415 - pydantic looks for it among the locals
 
-        values = {key: _size(key, entry) for key, entry in found.items()}
+        types = {entry.name: str(entry.type) for entry in dataclasses.fields(SECTIONS[section])}
+        values = {key: _suited(key, types[key], entry) for key, entry in found.items()}
         try:
             return TypeAdapter(SECTIONS[section]).validate_python(values)
         except ValidationError as error:
@@ -138,6 +139,17 @@ class _Reader:
         near = difflib.get_close_matches(name, list(known), 1)
         hint = f"did you mean {near[0]}?" if near else f"there are {', '.join(known)}"
         raise SettingsError(f"unknown {what}; {hint}", item=where)
+
+
+def _suited(key: str, kind: str, found: _Found) -> Any:
+    """A value as its setting takes it: `power_mode = 2` names a mode, while a number is neither true nor false."""
+    kinds = kind.split(" | ")
+    if isinstance(found.value, bool):
+        if {"int", "float"} & set(kinds):
+            raise SettingsError(f"{key}: should be a number, not true or false", item=found.source)
+    elif isinstance(found.value, int) and {"str", "Path"} & set(kinds):
+        return str(found.value)
+    return _size(key, found)
 
 
 def _size(key: str, found: _Found) -> Any:
