@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import re
 import shutil
 from typing import TYPE_CHECKING
 
@@ -181,6 +182,24 @@ def test_another_bundle_is_another_key(place: Place, tmp_path: Path, clock: Cloc
     seal(other, dataclasses.replace(manifest, name="other"), manifest.files)
     prepared = prepare(changed(place, bundle=other), Told())
     assert prepared.retry_in_s == 60
+
+
+def test_a_machine_that_is_too_small_is_told_so_with_the_numbers(place: Place) -> None:
+    host = HostMemory(600 << 20, 500 << 20, 0)
+    prepared = prepare(changed(place, accelerators=Accelerators(host_memory=lambda: host)), Told())
+    memory = of(prepared, Step.MEMORY)
+    assert memory.outcome is Outcome.FAILED
+    numbers = re.search(r"takes ([\d.]+) GiB, .* this machine has ([\d.]+) GiB for it, of 0.5 GiB in all", memory.text)
+    assert numbers is not None, memory.text
+    assert float(numbers[1]) > float(numbers[2]), "what is usable is less than what is needed"
+
+
+def test_what_fits_is_told_of_what_serving_may_take(place: Place) -> None:
+    host = HostMemory(8 << 30, 7 << 30, 0)
+    prepared = prepare(changed(place, accelerators=Accelerators(host_memory=lambda: host)), Told())
+    text = of(prepared, Step.MEMORY).text
+    assert re.fullmatch(r"INT8 or full precision fits, one at a time \([\d.]+ [GM]iB of [\d.]+ GiB\)", text), text
+    assert "8.0 GiB" not in text
 
 
 def test_too_little_memory_is_told_with_the_numbers(place: Place) -> None:

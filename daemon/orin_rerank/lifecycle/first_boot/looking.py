@@ -15,7 +15,7 @@ from orin_rerank.engines.footprint import EngineKind
 from orin_rerank.engines.memory_plan import MemoryBudget, gib
 from orin_rerank.engines.memory_planner import Residency, plan_policies
 from orin_rerank.engines.settings import DeviceChoice
-from orin_rerank.errors import BoardBusyError, BoardError, GpuMissingError, MemoryShortError, RebootNeededError
+from orin_rerank.errors import BoardBusyError, BoardError, GpuMissingError, RebootNeededError
 from orin_rerank.graph.builder import Precision
 from orin_rerank.lifecycle.first_boot.progress import Progress, Step
 from orin_rerank.lifecycle.sizes import model_size
@@ -43,7 +43,6 @@ _GPU_NODES: Final = ("/dev/nvhost-gpu", "/dev/nvgpu/igpu0/*", "/dev/nvidia[0-9]*
 """One of them is there once a Jetson's driver is, by release of its system."""
 
 _RESIDENCY: Final = {
-    Residency.BOTH: "INT8 and full precision fit side by side",
     Residency.SWAPPED: "INT8 or full precision fits, one at a time",
     Residency.ONE: "INT8 alone fits, so there is nothing to step down to",
 }
@@ -96,23 +95,22 @@ class Look:
         full = Precision.FP16 if on_gpu else Precision.FP32
         encoder = PromptEncoder(bundle.manifest.prompt, PromptTokenizer.from_file(bundle.folder / TOKENIZER_FILE))
         of = MemoryBudget.of_machine if on_gpu else MemoryBudget.of_processor
+        budget = of(host.total_bytes)
         policies = plan_policies(
             model_size(bundle, encoder, full),
             EngineKind.TENSORRT if on_gpu else EngineKind.PROCESSOR,
-            of(host.total_bytes),
+            budget,
             place.engine,
             (served, full),
         )
-        best = next((policy for policy in policies if policy.fits), None)
+        # A start loads one precision; whether both would fit side by side does not matter to it.
+        ways = [policy for policy in policies if policy.residency is not Residency.BOTH]
+        best = next((policy for policy in ways if policy.fits), None)
         if best is None:
-            needed = policies[-1].needed_bytes
-            raise MemoryShortError(
-                f"{bundle.manifest.name} takes {gib(needed)} at least, and this machine has {gib(host.total_bytes)}: "
-                "`orin-rerank plan` says which models fit",
-                needed_bytes=needed,
-                available_bytes=host.total_bytes,
-            )
-        return f"{_RESIDENCY[best.residency]} ({gib(best.needed_bytes)} of {gib(host.total_bytes)})"
+            assert ways[-1].problem is not None
+            raise ways[-1].problem
+        usable = gib(place.engine.memory_bytes or budget.usable_bytes)
+        return f"{_RESIDENCY[best.residency]} ({gib(best.needed_bytes)} of {usable})"
 
     def power_mode(self, listener: Listener) -> str:
         """Whether the root service has set the power mode.
