@@ -41,8 +41,19 @@ REDACTOR = Redactor({"alice": "<user>", "lab-7": "<host>", "1422222012345": "<se
         ("digest " + "ab" * 32 + ", 0123456789ab", "digest " + "ab" * 32 + ", 0123456789ab"),
         ("mail me@example.com", "mail <mail>"),
         ("https://me:hush@example.com/x", "https://<redacted>@example.com/x"),
-        ("password=hush api_key: 'hush' Bearer abc.def", "password=<redacted> api_key: <redacted>' Bearer <redacted>"),
-        ('"token_budget": 1024, tokens: 5', '"token_budget": 1024, tokens: 5'),
+        ("password=hush api_key: 'hush' Bearer abc.def", "password=<redacted> api_key: <redacted> Bearer <redacted>"),
+        (
+            "DB_PASSWORD=hush HF_TOKEN=hf_hush; token: hush",
+            "DB_PASSWORD=<redacted> HF_TOKEN=<redacted> token: <redacted>",
+        ),
+        ('{"auth_token": "hush", "x": 1}', '{"auth_token": <redacted>, "x": 1}'),
+        (
+            "password = \"two words\", secret='it is', --token hush",
+            "password = <redacted>, secret=<redacted>, --token <redacted>",
+        ),
+        ("Authorization: Basic aHVzaA==", "Authorization: Basic <redacted>"),
+        ("https://me:hu@sh@host/x", "https://<redacted>@host/x"),
+        ('"token_budget": 1024, tokens: 5, max_tokens=4', '"token_budget": 1024, tokens: 5, max_tokens=4'),
         ("NV Power Mode: MAXN_SUPER, gpu Orin", "NV Power Mode: MAXN_SUPER, gpu Orin"),
     ],
 )

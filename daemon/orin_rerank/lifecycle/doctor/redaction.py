@@ -44,11 +44,13 @@ _REST: Final = r"[^\s\"'<>|]*"
 """Of a path, up to what ends it in a text."""
 _HOME: Final = re.compile(rf"/home/{_REST}")
 _MAIL: Final = re.compile(r"\b[\w.+-]+@[\w-]+(?:\.[\w-]+)+\b")
-_CREDENTIALS: Final = re.compile(r"(?<=://)[^/\s@]+@")
+_CREDENTIALS: Final = re.compile(r"(?<=://)[^/\s]+@")
 _SECRET: Final = re.compile(
-    r"(?i)(\b(?:pass(?:word|wd|phrase)?|secret|credentials?|api[_-]?key|private[_-]?key|(?:auth|access|bearer)[_-]?token)"
-    r"\b[\"']?\s*[=:]\s*|\bbearer\s+)[\"']?[^\s\"',]+"
+    r"(?i)((?<![\w-])(?:[\w-]*[_-])?(?:pass(?:word|wd|phrase)?|secret|credentials?|(?:api|private|secret)[_-]?key|\w*token)"
+    r"\b[\"']?\s*[=:]\s*|(?<![\w-])--(?:[\w-]+-)?(?:password|secret|token)\s+|\bbearer\s+|\bauthorization:\s*basic\s+)"
+    r"(?:\"[^\"\n]*\"|'[^'\n]*'|[\"']?[^\s\"',]+)"
 )
+"""By its name, whatever stands before that: `HF_TOKEN=`, `"db_password": "two words"`; `tokens` are something else."""
 _MAC: Final = re.compile(r"(?<![0-9A-Fa-f:])[0-9A-Fa-f]{2}(?:[:-][0-9A-Fa-f]{2}){5}(?![0-9A-Fa-f:])")
 _UUID: Final = re.compile(r"(?i)\b[0-9a-f]{8}-(?:[0-9a-f]{4}-){3}[0-9a-f]{12}\b")
 _IDENTITY: Final = re.compile(r"(?i)(?<![0-9a-f])[0-9a-f]{32}(?![0-9a-f])")
