@@ -55,8 +55,9 @@ $(ORACLE)/.ready: $(SOURCES)
 demo: $(VENV)/.run
 	$(BIN)/python deploy/demo/demo.py
 
+# Two at a time: much of it waits for processes. Tests of one file stay together, since they share what is slow to make.
 test: lint
-	$(BIN)/python -m pytest --ignore tests/oracle --ignore tests/appliance $(PYTEST_ARGS)
+	$(BIN)/python -m pytest -n 2 --dist loadfile --ignore tests/oracle --ignore tests/appliance $(PYTEST_ARGS)
 
 # ARCH=arm64 for a Jetson; PYTHON is the one that the .deb is for: python3.10 for JetPack 6, python3.12 for JetPack 7.
 deb:

@@ -121,6 +121,7 @@ setup(
             "mypy>=1.18",
             "pytest>=8.3",
             "pytest-asyncio>=0.24",
+            "pytest-xdist>=3.6",
             "ruff>=0.14",
             "transformers>=4.57",
             "types-grpcio>=1.0",
