@@ -94,6 +94,15 @@ def test_from_a_build_to_ready_to_the_end(start, systemd):
     assert daemon.end()[0] == 0
 
 
+def test_a_drain_that_the_settings_let_take_long_gets_the_time(start, systemd):
+    daemon = start("--drain", "60")
+    systemd.until("READY=1")
+    daemon.signal(signal.SIGTERM)
+    systemd.until("STOPPING=1")
+    systemd.until("EXTEND_TIMEOUT_USEC=121100000")
+    assert daemon.end()[0] == 0
+
+
 def test_sigterm_ends_a_preparation_and_gives_it_no_more_time(start, systemd):
     daemon = start("--load", "steps", "--drain", "600")
     systemd.until("EXTEND_TIMEOUT_USEC")

@@ -178,7 +178,7 @@ class Daemon:
         if self._state.state != pb.STATE_FAILED:
             self._state.enter(pb.STATE_DRAINING, "finishing the requests that run")
         # First of all it gets no more time, then what is being prepared is ended.
-        self._heartbeat.stopping()
+        self._heartbeat.stopping(2 * self._engine_patience_s + _ARRIVED_S + 2 * _FLUSH_S)
         self._stopping.set()
         await self._health.enter_graceful_shutdown()
         _log.info("draining", extra=fields(requests=self._state.scheduler.requests if self._state.scheduler else 0))
@@ -315,7 +315,11 @@ class Daemon:
 
     async def _join_engine(self) -> None:
         """Waits for the engine thread, though no longer than a drain: native code cannot be interrupted."""
-        await asyncio.to_thread(self._engine.join, max(self._settings.drain_s, 1.0))
+        await asyncio.to_thread(self._engine.join, self._engine_patience_s)
+
+    @property
+    def _engine_patience_s(self) -> float:
+        return max(self._settings.drain_s, 1.0)
 
 
 def _bind(server: grpc.aio.Server, address: str, item: str) -> int:

@@ -64,10 +64,17 @@ class Heartbeat:
         self._notifier.reloading(time.monotonic_ns() // 1000)
         return True
 
-    def stopping(self) -> None:
-        """The daemon is on its way out: a preparation that is being ended gets no more time."""
+    def stopping(self, within_s: float) -> None:
+        """The daemon is on its way out: a preparation that is being ended gets no more time.
+
+        Args:
+            within_s: How long requests that run may take, and their threads; where the settings give them more than
+                the unit's TimeoutStopSec, systemd hears of it.
+        """
         self._preparation_ends = True
         self._notifier.stopping(self._state.line)
+        if self._state.scheduler is not None:
+            self._notifier.extend(within_s)
 
     def stop(self) -> None:
         """Says no more."""

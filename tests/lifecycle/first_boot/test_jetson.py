@@ -25,6 +25,7 @@ from orin_rerank.lifecycle.compile_target import CompileTarget
 from orin_rerank.lifecycle.doctor.probe import MachineProbe
 from orin_rerank.lifecycle.first_boot.journal import Outcome
 from orin_rerank.lifecycle.first_boot.machine import prepare, prepare_and_load
+from orin_rerank.lifecycle.first_boot.place import is_allowed
 from orin_rerank.lifecycle.first_boot.progress import Step
 
 if TYPE_CHECKING:
@@ -222,6 +223,31 @@ def test_a_gpu_that_comes_up_late_is_waited_for(orin: Orin, jetson: BoardPaths, 
         "gpu: looking",
         "gpu: waiting for the GPU's driver",
     ]
+
+
+def test_a_gpu_that_the_service_may_not_open_since_it_came_later_ends_the_process_once(
+    orin: Orin, jetson: BoardPaths, clock: Clock
+) -> None:
+    """systemd turns the names of devices into numbers when it starts a service; the next start has them."""
+    node = jetson.at("/dev/nvhost-gpu")
+    node.unlink()
+
+    def sleep(seconds: float) -> None:
+        clock.sleep(seconds)
+        node.touch()
+
+    place = changed(orin.place, sleep=sleep, is_allowed=lambda asked: asked != node)
+    with pytest.raises(DeviceLostError, match="came up after the daemon"):
+        prepare(place, Told())
+    # Where it is there from the start, and may not be opened either, there would be no end to it.
+    assert prepare(place, Told()).problems == ()
+
+
+def test_what_mode_and_owner_say_is_another_matter(tmp_path: Path) -> None:
+    node = tmp_path / "node"
+    assert is_allowed(node)
+    node.touch(0o000)
+    assert is_allowed(node)
 
 
 def test_soon_after_boot_cuda_is_tried_elsewhere_until_it_works(orin: Orin, clock: Clock) -> None:

@@ -15,7 +15,7 @@ from orin_rerank.engines.footprint import EngineKind
 from orin_rerank.engines.memory_plan import MemoryBudget, gib
 from orin_rerank.engines.memory_planner import Residency, plan_policies
 from orin_rerank.engines.settings import DeviceChoice
-from orin_rerank.errors import BoardBusyError, BoardError, GpuMissingError, RebootNeededError
+from orin_rerank.errors import BoardBusyError, BoardError, DeviceLostError, GpuMissingError, RebootNeededError
 from orin_rerank.graph.builder import Precision
 from orin_rerank.lifecycle.first_boot.progress import Progress, Step
 from orin_rerank.lifecycle.sizes import model_size
@@ -24,6 +24,7 @@ from orin_rerank.prompt.tokenizer import PromptTokenizer
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from pathlib import Path
 
     from orin_rerank.board.module import Board
     from orin_rerank.board.tuning import TuningOutcome
@@ -159,18 +160,22 @@ class Look:
         Raises:
             TensorRtMissingError: If this is a Jetson, and TensorRT is not installed.
             GpuMissingError: If this is a Jetson, and its GPU did not come up.
+            DeviceLostError: If it came up after the service manager had started this process without it.
         """
         place = self._place
         if place.engine.device is DeviceChoice.CPU:
             return "the processor was asked for"
         if self._board.is_jetson:
             seconds = place.settings.gpu_wait_s
-            if not self._until(listener, Progress(Step.GPU, "waiting for the GPU's driver"), self._has_node, seconds):
+            is_late = not self._nodes()
+            if not self._until(listener, Progress(Step.GPU, "waiting for the GPU's driver"), self._has_nodes, seconds):
                 raise GpuMissingError(
                     f"the driver did not come up within {seconds:g} s; what is served is computed on the processor: "
                     "restart the daemon when it is there, or look for nvgpu in the kernel's messages",
                     item=_GPU_NODES[0],
                 )
+            if is_late and not all(place.is_allowed(node) for node in self._nodes()[:1]):
+                raise DeviceLostError("came up after the daemon, which systemd lets open it when it is started again")
         place.accelerators.tensorrt()
         if self._board.is_jetson and place.now().boot_s < _EARLY_S:
             waiting = Progress(Step.GPU, "waiting until the GPU can be opened")
@@ -182,8 +187,11 @@ class Look:
         probe = self._place.probe()
         return probe.gpu is not None or probe.pycuda is None
 
-    def _has_node(self) -> bool:
-        return any(True for pattern in _GPU_NODES for _ in self._place.paths.glob(pattern))
+    def _nodes(self) -> list[Path]:
+        return [node for pattern in _GPU_NODES for node in self._place.paths.glob(pattern)]
+
+    def _has_nodes(self) -> bool:
+        return bool(self._nodes())
 
     def _outcome(self, listener: Listener, step: Step) -> TuningOutcome:
         """What the root service noted, once it has."""

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
+import errno
 import hashlib
 import json
+import os
 import time
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
@@ -28,7 +30,20 @@ if TYPE_CHECKING:
 
     from orin_rerank.lifecycle.compile_target import CompileTarget
 
-__all__ = ["Place"]
+__all__ = ["Place", "is_allowed"]
+
+
+def is_allowed(node: Path) -> bool:
+    """Whether a device may be opened as far as the service manager goes; its owner and mode are another matter.
+
+    systemd turns the names of `DeviceAllow=` into numbers when it starts a service. A device whose driver comes later
+    is none of them (EPERM) until the service is started again.
+    """
+    try:
+        os.close(os.open(node, os.O_RDWR | os.O_NONBLOCK | os.O_CLOEXEC))
+    except OSError as error:
+        return error.errno != errno.EPERM
+    return True
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +63,7 @@ class Place:
         accelerators: What there is beside the processor.
         find_target: Finds what plans are compiled for.
         probe: Tries the GPU in another process.
+        is_allowed: Says whether a device may be opened by this process.
         builder: Compiles.
         now: Gives the moment.
         sleep: Waits.
@@ -65,6 +81,7 @@ class Place:
     accelerators: Accelerators = field(default_factory=Accelerators)
     find_target: Callable[[], CompileTarget] = find_target
     probe: Callable[[], MachineProbe] = probe_machine
+    is_allowed: Callable[[Path], bool] = is_allowed
     builder: PlanBuilder = field(default_factory=PlanBuilder)
     now: Callable[[], Moment] = Moment.now
     sleep: Callable[[float], None] = time.sleep
