@@ -94,7 +94,7 @@ def _from_bf16(stored: npt.NDArray[np.uint16], name: str) -> tuple[npt.NDArray[A
     """
     bits = stored.reshape(-1)
     halves = np.empty_like(bits)
-    rare = [np.empty(0, np.uint16)]
+    rare: list[npt.NDArray[np.uint16]] = [np.empty(0, np.uint16)]
     for begin in range(0, bits.size, _BLOCK):
         block, half = bits[begin : begin + _BLOCK], halves[begin : begin + _BLOCK]
         np.bitwise_and(block, _MAGNITUDE, out=half)
