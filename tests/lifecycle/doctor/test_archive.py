@@ -65,6 +65,18 @@ def test_what_is_not_there_is_left_out(tmp_path: Path) -> None:
     assert "journal.txt" not in files["README.txt"]
 
 
+@pytest.mark.parametrize("kind", ["link", "pipe"])
+def test_root_is_not_led_out_of_the_daemons_folder(tmp_path: Path, kind: str) -> None:
+    context = context_of(tmp_path, bundle=None)
+    context.state.mkdir(exist_ok=True)
+    (tmp_path / "shadow").write_text("root:$6$hush")
+    if kind == "link":
+        (context.state / "first-boot.json").symlink_to(tmp_path / "shadow")
+    else:
+        os.mkfifo(context.state / "first-boot.json")
+    assert "first-boot.json" not in collect(BoardPaths(tmp_path / "nothing"), context, REDACTOR, {})
+
+
 def test_the_same_contents_give_the_same_bytes(tmp_path: Path) -> None:
     files = {"b.json": "{}\n", "a.txt": "ä\n"}
     first, second = tmp_path / "support.tar.gz", tmp_path / "again" / "support.tar.gz"

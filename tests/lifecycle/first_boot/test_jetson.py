@@ -16,7 +16,7 @@ from lifecycle.first_boot.test_machine import journal, of
 from lifecycle.test_device_choice import LOST, RELEASE, with_gpu
 from lifecycle.test_plan_judging import Compiler
 from orin_rerank.board.request import OUTCOME
-from orin_rerank.board.tuning import Tuning, TuningOutcome, tune_board
+from orin_rerank.board.tuning import KEEP, Tuning, TuningOutcome, tune_board
 from orin_rerank.engines.settings import EngineSettings
 from orin_rerank.engines.tensorrt.builder import BuildReport, PlanBuilder
 from orin_rerank.errors import BuildError, DeviceLostError, GpuMissingError, TensorRtMissingError, UnavailableError
@@ -302,6 +302,15 @@ class TestWhatTheRootServiceDoes:
         assert "systemctl status orin-rerank-board" in prepared.problems[1]
         assert clock.boot_s - before == 120
 
+    def test_it_is_not_waited_for_where_there_is_nothing_for_it_to_do(
+        self, place: Place, jetson: BoardPaths, clock: Clock
+    ) -> None:
+        before = clock.boot_s
+        left_alone = changed(place, paths=jetson, tuning=Tuning(power_mode=KEEP, lock_clocks=False))
+        prepared = prepare(stopped_before_calibrating(left_alone), Told())
+        assert of(prepared, Step.POWER_MODE).outcome is of(prepared, Step.CLOCKS).outcome is Outcome.DONE
+        assert clock.boot_s == before
+
     def test_a_mode_that_takes_a_reboot_is_told(self, place: Place, tmp_path: Path) -> None:
         paths = make_board(tmp_path / "waits", AGX_ORIN_64)
         paths.at("/fake/needs_reboot").write_text("0\n")
@@ -315,6 +324,17 @@ class TestWhatTheRootServiceDoes:
         tuned(jetson, tmp_path / "b", mode="MODE_30W", problem="nvpmodel failed")
         prepared = prepare(stopped_before_calibrating(changed(place, paths=jetson)), Told())
         assert "nvpmodel failed" in of(prepared, Step.POWER_MODE).text
+
+    def test_a_mode_that_the_settings_have_changed_to_is_told(
+        self, place: Place, jetson: BoardPaths, tmp_path: Path
+    ) -> None:
+        tuned(jetson, tmp_path / "b")
+        changed_place = changed(place, paths=jetson, tuning=Tuning(power_mode="MODE_15W"))
+        problem = of(prepare(stopped_before_calibrating(changed_place), Told()), Step.POWER_MODE).text
+        assert problem.startswith(
+            "power mode MODE_15W: is not set: the settings have changed since the board was put into"
+        )
+        assert "systemctl restart orin-rerank-board" in problem
 
     def test_a_board_whose_system_is_too_old_is_told(self, place: Place, jetson: BoardPaths) -> None:
         jetson.at("/etc/nv_tegra_release").write_text("# R35 (release), REVISION: 4.1, GCID: 1\n")

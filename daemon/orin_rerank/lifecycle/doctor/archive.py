@@ -8,6 +8,7 @@ import io
 import json
 import os
 import platform
+import stat
 import tarfile
 import tempfile
 from importlib.metadata import PackageNotFoundError, version
@@ -184,8 +185,10 @@ def _journal(paths: BoardPaths) -> str | None:
 
 
 def _read(file: Path) -> str | None:
+    """A plain file's text. The folder is the daemon's, which must not lead root from there to other files."""
     try:
-        with file.open(encoding="utf-8", errors="replace") as stream:
-            return stream.read(_LARGEST)
+        handle = os.open(file, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+        with os.fdopen(handle, encoding="utf-8", errors="replace") as stream:
+            return stream.read(_LARGEST) if stat.S_ISREG(os.fstat(handle).st_mode) else None
     except OSError:
         return None

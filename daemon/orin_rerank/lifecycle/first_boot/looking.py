@@ -9,7 +9,7 @@ from orin_rerank.board.jetson_clocks import PROGRAM as CLOCKS_PROGRAM
 from orin_rerank.board.module import identify_board
 from orin_rerank.board.power_modes import read_power_modes
 from orin_rerank.board.request import OUTCOME
-from orin_rerank.board.tuning import read_outcome
+from orin_rerank.board.tuning import KEEP, read_outcome, wanted_mode
 from orin_rerank.engines.bundle import TOKENIZER_FILE
 from orin_rerank.engines.footprint import EngineKind
 from orin_rerank.engines.memory_plan import MemoryBudget, gib
@@ -118,10 +118,14 @@ class Look:
 
         Raises:
             RebootNeededError: If the mode waits for a reboot.
-            BoardBusyError: If the root service does not answer in time, or could not set it.
+            BoardBusyError: If the root service does not answer in time, could not set it, or was asked for another.
+            BoardError: If the board has no such mode.
         """
-        if not self._board.is_jetson or read_power_modes(self._place.paths) is None:
+        modes = read_power_modes(self._place.paths) if self._board.is_jetson else None
+        if modes is None:
             return "this machine has no power modes"
+        if self._place.tuning.power_mode == KEEP:
+            return "the power mode is left alone"
         outcome = self._outcome(listener, Step.POWER_MODE)
         if outcome.reboot_needed:
             raise RebootNeededError(
@@ -131,6 +135,13 @@ class Look:
         if outcome.mode != outcome.wanted:
             problem = outcome.problem or f"the board is in {outcome.mode}"
             raise BoardBusyError(f"is not set: {problem}; {_HOW_TO_ASK_ROOT}", item=f"power mode {outcome.wanted}")
+        wanted = wanted_mode(self._place.paths, modes, self._place.tuning)
+        if wanted is not None and wanted.name != outcome.mode:
+            raise BoardBusyError(
+                f"is not set: the settings have changed since the board was put into {outcome.mode}; "
+                "`systemctl restart orin-rerank-board` sets it",
+                item=f"power mode {wanted.name}",
+            )
         return f"power mode {outcome.mode}"
 
     def clocks(self, listener: Listener) -> str:
