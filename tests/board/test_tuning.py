@@ -21,7 +21,7 @@ from fakes.board import (
     make_pc,
     reboot_board,
 )
-from orin_rerank.board.clocks import read_clocks
+from orin_rerank.board.clocks import Clock, read_clocks
 from orin_rerank.board.nvpmodel import read_current_mode, set_mode
 from orin_rerank.board.power_modes import read_power_modes
 from orin_rerank.board.programs import run_program
@@ -131,6 +131,19 @@ def test_clocks_undone_by_nvpmodel_are_locked_again(tmp_path: Path) -> None:
     outcome, _ = tune(paths, tmp_path)
     assert outcome.changed == ("clocks locked",)
     assert read_clocks(paths).locked
+
+
+def test_the_memory_is_held_to_what_the_power_mode_lets_it_have(tmp_path: Path) -> None:
+    """Its own highest clock is out of reach in a mode that caps it, and no reason to lock for ever."""
+    paths = make_board(tmp_path / "board", AGX_ORIN_64)
+    cap = paths.at("/sys/kernel/nvpmodel_clk_cap/emc")
+    cap.parent.mkdir(parents=True)
+    cap.write_text("2133000000\n")
+    outcome, waits = tune(paths, tmp_path)
+    assert (outcome.clocks_locked, outcome.problem, waits) == (True, None, [0.5])
+    assert read_clocks(paths).emc == Clock(204_000_000, 2_133_000_000, 2_133_000_000)
+    paths.at("/sys/kernel/debug/bpmp/debug/clk/emc/rate").write_text("665600000\n")
+    assert not read_clocks(paths).locked
 
 
 def test_too_early_is_tried_again(tmp_path: Path) -> None:

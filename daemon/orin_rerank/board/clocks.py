@@ -6,6 +6,7 @@ jetson_clocks locks them: processor and GPU get a lowest clock equal to the high
 
 from __future__ import annotations
 
+import dataclasses
 import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
@@ -24,6 +25,8 @@ _GPU_FOLDERS: Final = (
 )
 _EMC: Final = "/sys/kernel/debug/bpmp/debug/clk/emc"
 """Readable by root alone."""
+_EMC_CAP: Final = "/sys/kernel/nvpmodel_clk_cap/emc"
+"""What the power mode caps the memory's clock at, in Hz, where it does; jetson_clocks goes no higher."""
 
 _FIELD = re.compile(r"(\w+)=(\S+)")
 _CPU = re.compile(r"^cpu(\d+):")
@@ -80,7 +83,10 @@ def read_clocks(paths: BoardPaths) -> Clocks:
             cpus[int(folder.parent.name.removeprefix("cpu"))] = clock
     found = (_clock(paths, paths.at(folder), ("min_freq", "max_freq", "cur_freq"), 1) for folder in _GPU_FOLDERS)
     gpu = next((clock for clock in found if clock is not None), None)
-    return Clocks(cpus, gpu, _clock(paths, paths.at(_EMC), ("min_rate", "max_rate", "rate"), 1))
+    emc, cap = _clock(paths, paths.at(_EMC), ("min_rate", "max_rate", "rate"), 1), paths.number(_EMC_CAP)
+    if emc is not None and cap is not None and 0 < cap < emc.highest:
+        emc = dataclasses.replace(emc, highest=cap)
+    return Clocks(cpus, gpu, emc)
 
 
 def gpu_highest_hz(paths: BoardPaths) -> int | None:
