@@ -36,9 +36,9 @@ def machine(plain, deb, folder):
     """One machine for this file: its tests are its life, in order."""
     with Machine(plain, folder / "package") as made:
         made.board = put_board(made, AGX_ORIN_64)
-        shutil.copyfile(deb, made.root / "var/tmp/orin-rerank.deb")
+        shutil.copyfile(deb, made.root / "var/tmp/package.deb")
         made.boot()
-        made.run("dpkg", "--install", "/var/tmp/orin-rerank.deb")
+        made.run("dpkg", "--install", "/var/tmp/package.deb")
         yield made
 
 
@@ -156,6 +156,20 @@ def test_removing_gives_the_board_back(machine):
     for unit in UNITS:
         assert machine.property_of(unit, "LoadState") == "not-found", unit
     assert machine.read("/etc/orin-rerank/config.toml") == KEPT
+
+
+def test_installed_again_it_is_as_before(machine):
+    """Removed, not purged: for dpkg that is no first installation."""
+    # What an administrator has disabled stays so.
+    machine.run("rm", "/etc/systemd/system/multi-user.target.wants/orin-rerank-board.path")
+    machine.run("dpkg", "--install", "/var/tmp/next.deb")
+    wait_for_state(machine)
+    assert machine.run("systemctl", "is-enabled", DAEMON, BOARD).split() == ["enabled", "enabled"]
+    assert machine.try_run("systemctl", "is-enabled", "orin-rerank-board.path").stdout.strip() == "disabled"
+    assert machine.read("/etc/orin-rerank/config.toml") == KEPT
+    assert clocks_locked(machine.board)
+    machine.run("dpkg", "--remove", "orin-rerank", env={ROOT_VARIABLE: BOARD_ROOT})
+    assert not clocks_locked(machine.board)
 
 
 def test_purging_leaves_nothing(machine):
