@@ -146,6 +146,28 @@ def test_the_memory_is_held_to_what_the_power_mode_lets_it_have(tmp_path: Path) 
     assert not read_clocks(paths).locked
 
 
+def test_a_gpu_whose_clock_is_elsewhere_is_taken_as_jetson_clocks_shows_it(tmp_path: Path) -> None:
+    paths = make_board(tmp_path / "board", AGX_ORIN_64)
+    paths.at("/sys/class/devfreq/17000000.gpu").rename(paths.at("/sys/class/devfreq/elsewhere"))
+    program = paths.program("jetson_clocks")
+    assert program is not None
+    program.write_text(
+        """#!/bin/sh
+lock=$(dirname "$0")/../../fake/locked
+case $1 in
+--show)
+    echo "cpu0:  Online=1 Governor=schedutil MinFreq=1497600 MaxFreq=1497600 CurrentFreq=1497600"
+    if [ -e "$lock" ]; then low=1300500000; else low=306000000; fi
+    echo "GPU MinFreq=$low MaxFreq=1300500000 CurrentFreq=1300500000" ;;
+--store) echo stored >"$2" ;;
+"") touch "$lock" ;;
+esac
+"""
+    )
+    outcome, waits = tune(paths, tmp_path)
+    assert (outcome.clocks_locked, outcome.problem, waits) == (True, None, [0.5])
+
+
 def test_too_early_is_tried_again(tmp_path: Path) -> None:
     paths = make_board(tmp_path / "board", NX_16_SUPER)
     paths.at("/fake/fail_times").write_text("3")

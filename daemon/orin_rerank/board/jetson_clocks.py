@@ -8,19 +8,33 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+from orin_rerank.board.clocks import parse_show, read_clocks
 from orin_rerank.board.programs import run_program
-from orin_rerank.errors import BoardBusyError
+from orin_rerank.errors import BoardBusyError, BoardError
 
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from orin_rerank.board.clocks import Clocks
     from orin_rerank.board.paths import BoardPaths
 
-__all__ = ["PROGRAM", "lock_clocks", "restore_clocks", "store_clocks"]
+__all__ = ["PROGRAM", "clocks_as_root", "lock_clocks", "restore_clocks", "store_clocks"]
 
 PROGRAM: Final = "jetson_clocks"
 
 _TIMEOUT_S: Final = 60.0
+
+
+def clocks_as_root(paths: BoardPaths) -> Clocks:
+    """Clocks from the kernel's files; where the GPU's are at a place that is not known, as the program shows them."""
+    clocks = read_clocks(paths)
+    if clocks.gpu is None and paths.program(PROGRAM) is not None:
+        try:
+            shown = parse_show(run_program(paths, PROGRAM, "--show", timeout_s=_TIMEOUT_S).output)
+        except BoardError:  # it hangs
+            return clocks
+        return clocks if shown.gpu is None else shown
+    return clocks
 
 
 def store_clocks(paths: BoardPaths, file: Path) -> None:
@@ -38,7 +52,7 @@ def store_clocks(paths: BoardPaths, file: Path) -> None:
 
 
 def lock_clocks(paths: BoardPaths) -> None:
-    """Locks clocks at their highest; whether it worked, `clocks.read_clocks` says.
+    """Locks clocks at their highest; whether it worked, `clocks_as_root` says.
 
     Raises:
         BoardError: If there is no jetson_clocks.

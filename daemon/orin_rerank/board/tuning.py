@@ -14,8 +14,7 @@ import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-from orin_rerank.board.clocks import read_clocks
-from orin_rerank.board.jetson_clocks import PROGRAM, lock_clocks, restore_clocks, store_clocks
+from orin_rerank.board.jetson_clocks import PROGRAM, clocks_as_root, lock_clocks, restore_clocks, store_clocks
 from orin_rerank.board.module import identify_board
 from orin_rerank.board.nvpmodel import read_current_mode, set_mode
 from orin_rerank.board.power_modes import read_power_modes
@@ -252,14 +251,14 @@ def _needing_reboot(
 def _tune_clocks(
     paths: BoardPaths, tuning: Tuning, outcome: TuningOutcome, sleep: Callable[[float], None]
 ) -> TuningOutcome:
-    locked = read_clocks(paths).locked
+    locked = clocks_as_root(paths).locked
     if not tuning.lock_clocks or locked or "rebooting" in outcome.changed:
         return dataclasses.replace(outcome, clocks_locked=locked)
 
     def lock() -> None:
         lock_clocks(paths)
         sleep(_SETTLE_S)  # the memory's clock follows a moment later
-        if not read_clocks(paths).locked:
+        if not clocks_as_root(paths).locked:
             raise BoardBusyError("ran, but the clocks are not at their highest", item=PROGRAM)
 
     try:
