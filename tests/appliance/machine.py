@@ -24,7 +24,7 @@ __all__ = ["MISSING", "Machine", "make_base"]
 
 SUITE: Final = "bookworm"
 PACKAGES: Final = "systemd,systemd-sysv,dbus,procps,python3,python3-systemd,util-linux"
-TOOLS: Final = ("debootstrap", "systemd-nspawn", "nsenter")
+TOOLS: Final = ("debootstrap", "systemd-nspawn", "nsenter", "setpriv")
 
 _POWER_OFF: Final = signal.SIGRTMIN + 4
 _BOOT_S: Final = 60.0
@@ -93,7 +93,9 @@ class Machine:
         """Boots it, and waits until services start."""
         assert self._process is None
         log = (self._folder / "console.log").open("ab")
-        command = ["systemd-nspawn", "-D", self.root, "--register=no", "--keep-unit", "--private-network", "-b"]
+        # Whatever ends the tests ends the machine: nspawn hands this on as a wish to be shut down.
+        command = ["setpriv", "--pdeathsig=TERM", "systemd-nspawn", "-D", self.root, "--register=no", "--keep-unit"]
+        command += ["--private-network", "--boot"]
         command.append(f"--machine=orin-rerank-{os.getpid()}-{next(_numbers)}")
         self._process = subprocess.Popen(
             command,
