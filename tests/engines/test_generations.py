@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from orin_rerank.engines.generations import Generations
-from orin_rerank.errors import StoreBusyError
+from orin_rerank.errors import StoreBusyError, StoreError
 
 DIGEST = "5" * 64
 
@@ -54,8 +54,8 @@ def test_removing_and_writing_exclude_each_other(tmp_path: Path) -> None:
         for number in range(6)
     ]
     staged = removed = 0
-    for contender in contenders:
-        out, err = contender.communicate(timeout=60)
+    said = [contender.communicate(timeout=60) for contender in contenders]  # of all, before any is judged
+    for contender, (out, err) in zip(contenders, said, strict=True):
         assert contender.returncode == 0, err
         one, other = map(int, out.split())
         staged, removed = staged + one, removed + other
@@ -63,6 +63,15 @@ def test_removing_and_writing_exclude_each_other(tmp_path: Path) -> None:
     assert removed > 20
     Generations(place).remove()
     assert not place.exists()
+
+
+def test_a_file_where_the_place_should_be_is_told(tmp_path: Path) -> None:
+    (tmp_path / "place").write_text("")
+    with (
+        pytest.raises(StoreError, match="cannot be written: File exists"),
+        Generations(tmp_path / "place").staging("x"),
+    ):
+        pass
 
 
 def test_a_lock_that_was_opened_before_its_place_was_removed_does_not_count(tmp_path: Path) -> None:

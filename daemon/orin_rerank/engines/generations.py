@@ -21,6 +21,7 @@ import fcntl
 import os
 import re
 import shutil
+import stat
 from typing import TYPE_CHECKING, Final
 
 from orin_rerank.durable import replace_link, sync_folder, sync_tree
@@ -178,8 +179,9 @@ class Generations:
                     file = held.enter_context(path.open("w"))
                     fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
                     is_current = os.path.samestat(os.fstat(file.fileno()), path.stat())
-                except FileNotFoundError:
-                    if not make:
+                except (FileNotFoundError, FileExistsError) as error:
+                    # Removed between two looks at it. What is there all the same, and no folder, stays an error.
+                    if not make or (isinstance(error, FileExistsError) and _is_no_folder(self.place)):
                         raise
                     continue
                 except BlockingIOError:
@@ -198,6 +200,14 @@ class Generations:
 
     def _names(self) -> list[str]:
         return [path.name for path in self.place.iterdir()]
+
+
+def _is_no_folder(path: Path) -> bool:
+    """Whether something else is there."""
+    try:
+        return not stat.S_ISDIR(path.stat().st_mode)
+    except FileNotFoundError:
+        return False
 
 
 def _target(link: Path) -> Path | None:
