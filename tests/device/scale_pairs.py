@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING
 from PIL import Image
 
 from orin_rerank.evaluation.dataset import read_dataset
+from orin_rerank.lifecycle.export_profile import image_profile
 from orin_rerank.prompt.content import Content, ImagePart, RerankInput, TextPart
 from orin_rerank.prompt.encoder import PromptEncoder
-from orin_rerank.prompt.profile import ImageProfile, PromptFamily, PromptProfile
+from orin_rerank.prompt.profile import PromptFamily, PromptProfile
 from orin_rerank.prompt.templates import template_for
 
 if TYPE_CHECKING:
@@ -33,16 +34,7 @@ def prompt_profile(architecture: Architecture) -> PromptProfile:
     if vision is None:
         family = PromptFamily.TEXT
         return PromptProfile(family, 8192, template_for(family).default_instruction, None)
-    image = ImageProfile(
-        patch_size=vision.patch_size,
-        temporal_patch_size=vision.temporal_patch_size,
-        merge_size=vision.merge_size,
-        position_grid=vision.position_grid,
-        head_dim=vision.head_dim,
-        rope_theta=vision.rope_theta,
-        min_pixels=4096,
-        max_pixels=1_843_200,
-    )
+    image = image_profile(vision, 4096, 1_843_200)
     family = PromptFamily.VL
     return PromptProfile(family, 10240, template_for(family).default_instruction, image)
 

@@ -20,6 +20,7 @@ from orin_rerank.engines.bundle import WEIGHTS_FILE
 from orin_rerank.engines.graph_files import model_weights
 from orin_rerank.graph.architecture import Architecture
 from orin_rerank.graph.weights import WeightFile
+from orin_rerank.lifecycle.export_profile import image_profile as vision_profile
 from orin_rerank.prompt.encoded import EncodedImage, EncodedRequest, EncodedSegment
 from orin_rerank.prompt.positions import Run, segment_positions
 from orin_rerank.prompt.profile import ImageProfile
@@ -58,16 +59,7 @@ def image_profile(architecture: Architecture) -> ImageProfile:
     """How a model of an architecture takes images, with the published models' limits."""
     vision = architecture.vision
     assert vision is not None
-    return ImageProfile(
-        patch_size=vision.patch_size,
-        temporal_patch_size=vision.temporal_patch_size,
-        merge_size=vision.merge_size,
-        position_grid=vision.position_grid,
-        head_dim=vision.head_dim,
-        rope_theta=vision.rope_theta,
-        min_pixels=MIN_PIXELS,
-        max_pixels=MAX_PIXELS,
-    )
+    return vision_profile(vision, MIN_PIXELS, MAX_PIXELS)
 
 
 def write_model(folder: Path, architecture: Architecture) -> WeightFile:

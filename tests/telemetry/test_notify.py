@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import socket
 from typing import TYPE_CHECKING
@@ -58,13 +59,21 @@ def test_nobody_listens(name: str) -> None:
 
 
 def test_a_socket_that_is_gone_is_no_failure(tmp_path: Path) -> None:
-    Notifier({"NOTIFY_SOCKET": str(tmp_path / "gone")}).ready("serving")
+    notifier = Notifier({"NOTIFY_SOCKET": str(tmp_path / "gone")})
+    notifier.ready("serving")
+    assert notifier.heard
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_a_listener_that_does_not_read_blocks_nobody(listener: socket.socket) -> None:
     notifier = Notifier({"NOTIFY_SOCKET": listener.getsockname()})
     for _ in range(10_000):
         notifier.alive()
+    heard = 0
+    with contextlib.suppress(BlockingIOError):
+        while listener.recv(100) == b"WATCHDOG=1":
+            heard += 1
+    assert 0 < heard < 10_000, "the queue was never full"
 
 
 def test_children_do_not_inherit_it(monkeypatch: pytest.MonkeyPatch, listener: socket.socket) -> None:

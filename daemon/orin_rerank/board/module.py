@@ -7,12 +7,13 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
+from orin_rerank.board.load import read_memory
+
 if TYPE_CHECKING:
     from orin_rerank.board.paths import BoardPaths
 
 __all__ = ["MODULES", "Board", "ModuleKind", "Release", "identify_board"]
 
-_KIB: Final = 1024
 _GIB: Final = 1 << 30
 
 
@@ -138,7 +139,8 @@ def identify_board(paths: BoardPaths) -> Board:
     compatible = (paths.text("/proc/device-tree/compatible") or "").split("\0")
     model = paths.text("/proc/device-tree/model") or paths.text("/sys/class/dmi/id/product_name") or "unknown machine"
     part, super_mode = _part_of(compatible)
-    memory, cores = _memory_bytes(paths), _cores(paths)
+    found, cores = read_memory(paths), _cores(paths)
+    memory = 0 if found is None else found.total
     kind = None if part is None else MODULES.get(part.removesuffix("-super"))
     kind, doubt = _checked(kind, part, memory, cores)
     return Board(part, kind, model, super_mode, _release(paths), cores, memory, doubt)
@@ -174,11 +176,6 @@ def _checked(
 def _release(paths: BoardPaths) -> Release | None:
     match = _RELEASE.search(paths.text("/etc/nv_tegra_release") or "")
     return None if match is None else Release(int(match[1]), int(match[2]), int(match[3] or 0))
-
-
-def _memory_bytes(paths: BoardPaths) -> int:
-    match = re.search(r"^MemTotal:\s*(\d+) kB", paths.text("/proc/meminfo") or "", re.MULTILINE)
-    return int(match[1]) * _KIB if match is not None else 0
 
 
 def _cores(paths: BoardPaths) -> int:

@@ -181,9 +181,10 @@ def wanted_mode(paths: BoardPaths, modes: PowerModes, tuning: Tuning) -> PowerMo
 def _keep_first(paths: BoardPaths, modes: PowerModes | None, state: Path) -> None:
     """Notes mode and clocks before anything is changed; what is noted is never noted again."""
     file = state / _FIRST_MODE
-    current = read_current_mode(paths, modes)
-    if not file.exists() and current is not None and current.id is not None:
-        replace_file(file, str(current.id).encode())
+    if not file.exists():
+        current = read_current_mode(paths, modes)
+        if current is not None and current.id is not None:
+            replace_file(file, str(current.id).encode())
     file = state / _FIRST_CLOCKS
     if not file.exists() and paths.program(PROGRAM) is not None:
         part = part_of(file)  # it writes in place, so a power cut would leave half

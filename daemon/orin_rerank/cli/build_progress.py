@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Final
 from rich.progress import BarColumn, Progress, ProgressColumn, SpinnerColumn, TaskID, TextColumn
 from rich.text import Text
 
+from orin_rerank.cli.display import ProgressDisplay
 from orin_rerank.cli.output import progress_console, snippet
 from orin_rerank.engines.tensorrt.job import BuilderSaid
 from orin_rerank.engines.tensorrt.progress import BuildProgress
@@ -16,10 +17,8 @@ from orin_rerank.lifecycle.forecast import Forecast
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-    from types import TracebackType
 
     from rich.progress import Task
-    from typing_extensions import Self
 
     from orin_rerank.engines.plans import PlanEntry
     from orin_rerank.engines.tensorrt.builder import BuildReport
@@ -37,7 +36,7 @@ _MOST_WARNINGS: Final = 5
 """The compiler may repeat itself for every layer."""
 
 
-class ShownBuild(CompileSpectator):
+class ShownBuild(ProgressDisplay, CompileSpectator):
     """Shows a build on standard error: bars where that is a terminal, a line for each plan everywhere.
 
     Attributes:
@@ -64,16 +63,8 @@ class ShownBuild(CompileSpectator):
         self._all: TaskID | None = None
         self._gates: dict[str, TaskID] = {}
 
-    def __enter__(self) -> Self:
-        self._progress.start()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._progress.stop()
-        if kind is not None and issubclass(kind, KeyboardInterrupt):
-            self._say("stopped; what is compiled is kept, and the same command goes on from there")
+    def _on_interrupt(self) -> None:
+        self._say("stopped; what is compiled is kept, and the same command goes on from there")
 
     def on_report(self, what: str) -> None:
         """Shows what is done before anything is compiled."""

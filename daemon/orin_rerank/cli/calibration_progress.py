@@ -8,14 +8,12 @@ from rich.progress import BarColumn, Progress, SpinnerColumn, TaskID, TextColumn
 from rich.text import Text
 
 from orin_rerank.cli.calibration_tables import coverage_table
+from orin_rerank.cli.display import ProgressDisplay
 from orin_rerank.cli.output import progress_console
 from orin_rerank.lifecycle.calibrate import Spectator
 
 if TYPE_CHECKING:
-    from types import TracebackType
-
     from rich.console import Console, RenderableType
-    from typing_extensions import Self
 
     from orin_rerank.quantization.coverage import Coverage
     from orin_rerank.quantization.gate import GateRecord
@@ -24,7 +22,7 @@ if TYPE_CHECKING:
 __all__ = ["ShownCalibration"]
 
 
-class ShownCalibration(Spectator):
+class ShownCalibration(ProgressDisplay, Spectator):
     """Shows a calibration: progress and warnings on standard error, tables where results go.
 
     Args:
@@ -50,15 +48,6 @@ class ShownCalibration(Spectator):
         )
         self._task: TaskID | None = None
         self._attempts = 0
-
-    def __enter__(self) -> Self:
-        self._progress.start()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._progress.stop()
 
     def show(self, what: RenderableType) -> None:
         """Prints something among the results, above the progress display where that is on the same screen."""

@@ -16,15 +16,13 @@ from rich.progress import (
 )
 from rich.text import Text
 
+from orin_rerank.cli.display import ProgressDisplay
 from orin_rerank.cli.output import progress_console
 from orin_rerank.lifecycle.export import ExportSpectator
 
 if TYPE_CHECKING:
-    from types import TracebackType
-
     from rich.console import RenderableType
     from rich.progress import Task, TaskID
-    from typing_extensions import Self
 
 __all__ = ["ShownExport"]
 
@@ -32,7 +30,7 @@ _CHECKING: Final = "checking what is there"
 _WRITING: Final = "writing weights"
 
 
-class ShownExport(ExportSpectator):
+class ShownExport(ProgressDisplay, ExportSpectator):
     """Shows an export on standard error, where that is a terminal."""
 
     def __init__(self) -> None:
@@ -49,15 +47,8 @@ class ShownExport(ExportSpectator):
         self._task: TaskID | None = None
         self._stage = ""
 
-    def __enter__(self) -> Self:
-        self._progress.start()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._progress.stop()
-        if kind is not None and issubclass(kind, KeyboardInterrupt) and self._stage == _WRITING:
+    def _on_interrupt(self) -> None:
+        if self._stage == _WRITING:
             self._err.print(Text("stopped; what is written is kept, and the same command goes on from there"))
 
     def on_stage(self, stage: str) -> None:

@@ -6,13 +6,10 @@ from typing import TYPE_CHECKING, Final
 
 from rich.progress import BarColumn, Progress, SpinnerColumn, TaskID, TextColumn, TimeElapsedColumn
 
+from orin_rerank.cli.display import ProgressDisplay
 from orin_rerank.cli.output import progress_console, snippet
 
 if TYPE_CHECKING:
-    from types import TracebackType
-
-    from typing_extensions import Self
-
     from orin_rerank.lifecycle.first_boot.progress import Progress as Step
 
 __all__ = ["ShownPreparation"]
@@ -20,7 +17,7 @@ __all__ = ["ShownPreparation"]
 _CELLS: Final = 70
 
 
-class ShownPreparation:
+class ShownPreparation(ProgressDisplay):
     """Shows steps on standard error: a bar where that is a terminal, a line for each step elsewhere."""
 
     stopping: bool = False
@@ -38,15 +35,6 @@ class ShownPreparation:
         )
         self._task: TaskID | None = None
         self._step = ""
-
-    def __enter__(self) -> Self:
-        self._progress.start()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._progress.stop()
 
     def __call__(self, progress: Step, /) -> None:
         """Shows how far a step is."""

@@ -13,10 +13,12 @@ import typer
 from orin_rerank.cli.options import (  # noqa: TC001 - typer reads annotations at run time
     BundleOption,
     ConfigOption,
+    DeviceOption,
     MaxTokensOption,
+    PrecisionOption,
+    ThreadsOption,
 )
 from orin_rerank.config.sections import LogLevel  # noqa: TC001 - typer reads annotations at run time
-from orin_rerank.engines.settings import DeviceChoice, PrecisionChoice  # noqa: TC001 - likewise
 
 if TYPE_CHECKING:
     from orin_rerank.config.sections import Settings
@@ -47,28 +49,9 @@ def serve(
             show_default=False,
         ),
     ] = None,
-    precision: Annotated[
-        PrecisionChoice | None,
-        typer.Option(
-            help="What to compute in: full precision, INT8, or INT8 where an engine is installed that has passed its "
-            "gate, which is the default.",
-            show_default=False,
-        ),
-    ] = None,
-    device: Annotated[
-        DeviceChoice | None,
-        typer.Option(
-            help="What to compute on: the processor, an NVIDIA GPU (by TensorRT where plans are installed for it, else "
-            "by ONNX Runtime), or the GPU where it can be used, which is the default.",
-            show_default=False,
-        ),
-    ] = None,
-    threads: Annotated[
-        int | None,
-        typer.Option(
-            metavar="N", min=1, help="Processor cores to compute on; else all. No matter for a GPU.", show_default=False
-        ),
-    ] = None,
+    precision: PrecisionOption = None,
+    device: DeviceOption = None,
+    threads: ThreadsOption = None,
     token_budget: Annotated[
         int | None,
         typer.Option(

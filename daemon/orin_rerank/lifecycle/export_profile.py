@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
     from orin_rerank.graph.architecture import Architecture, VisionArchitecture
 
-__all__ = ["read_profile"]
+__all__ = ["image_profile", "read_profile"]
 
 _MAX_TOKENS: Final = {PromptFamily.VL: 10240, PromptFamily.TEXT: 8192}
 _PIXELS: Final = (4096, 1_843_200)
@@ -51,22 +51,33 @@ def read_profile(
         path, config = _image_processor(checkpoint)
         _check(path, config, vision)
         low, high = _pixel_limits(path, config)
-        image = ImageProfile(
-            patch_size=vision.patch_size,
-            temporal_patch_size=vision.temporal_patch_size,
-            merge_size=vision.merge_size,
-            position_grid=vision.position_grid,
-            head_dim=vision.head_dim,
-            rope_theta=vision.rope_theta,
-            min_pixels=min_pixels or low,
-            max_pixels=max_pixels or high,
-        )
+        image = image_profile(vision, min_pixels or low, max_pixels or high)
         if image.min_pixels > image.max_pixels:
             raise CheckpointError(
                 f"the smallest picture, {image.min_pixels} pixels, is larger than the largest, {image.max_pixels}",
                 item=str(path),
             )
     return PromptProfile(family, max_tokens or _MAX_TOKENS[family], template_for(family).default_instruction, image)
+
+
+def image_profile(vision: VisionArchitecture, min_pixels: int, max_pixels: int) -> ImageProfile:
+    """How a model with this vision encoder takes images.
+
+    Args:
+        vision: The encoder.
+        min_pixels: Smallest image area.
+        max_pixels: Largest image area.
+    """
+    return ImageProfile(
+        patch_size=vision.patch_size,
+        temporal_patch_size=vision.temporal_patch_size,
+        merge_size=vision.merge_size,
+        position_grid=vision.position_grid,
+        head_dim=vision.head_dim,
+        rope_theta=vision.rope_theta,
+        min_pixels=min_pixels,
+        max_pixels=max_pixels,
+    )
 
 
 def _image_processor(checkpoint: Path) -> tuple[Path, dict[str, Any]]:

@@ -22,8 +22,8 @@ from orin_rerank.engines.settings import EngineSettings
 from orin_rerank.engines.tensorrt.builder import PlanBuilder
 from orin_rerank.engines.tensorrt.job import BuildJob
 from orin_rerank.engines.tensorrt.profiles import Extent, text_profiles, vision_profiles
+from orin_rerank.lifecycle.export_profile import image_profile
 from orin_rerank.lifecycle.sizes import VISION_PATCHES
-from orin_rerank.prompt.profile import ImageProfile
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -55,16 +55,7 @@ def text_ladder(architecture: Architecture, tokens: int = 64, budget: int = 64) 
 def vision_ladder(architecture: Architecture, max_pixels: int = 112 * 112) -> tuple[ShapeProfile, ...]:
     vision = architecture.vision
     assert vision is not None
-    image = ImageProfile(
-        patch_size=vision.patch_size,
-        temporal_patch_size=vision.temporal_patch_size,
-        merge_size=vision.merge_size,
-        position_grid=vision.position_grid,
-        head_dim=vision.head_dim,
-        rope_theta=vision.rope_theta,
-        min_pixels=4096,
-        max_pixels=max_pixels,
-    )
+    image = image_profile(vision, 4096, max_pixels)
     return tuple(profile.with_extents(SAMPLES) for profile in vision_profiles(image, 256))
 
 
