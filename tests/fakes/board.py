@@ -39,6 +39,7 @@ __all__ = [
     "BoardSpec",
     "make_board",
     "make_pc",
+    "power_gpu_on",
     "reboot_board",
 ]
 
@@ -242,6 +243,23 @@ def make_board(root: Path, spec: BoardSpec, *, mode: int | None = None) -> Board
     status.parent.mkdir(parents=True, exist_ok=True)
     status.write_text(f"pmode:{number:04d} fmode:quiet\n")
     return BoardPaths(root)
+
+
+def power_gpu_on(paths: BoardPaths, *, fails: bool = False) -> None:
+    """Makes the nodes that drivers make of a GPU that is powered on; one that cannot be stays with those for power.
+
+    Plain files stand for them, which all of their group may open.
+    """
+    user = ("as", "ctrl", "ctxsw", "dbg", "nvsched", "prof", "sched", "tsg")
+    names = ["nvmap", "nvhost-power-gpu", "nvgpu/igpu0/power", "host1x-fence", "dri/renderD128", "nvidia0", "nvidiactl"]
+    if not fails:
+        names += ["nvhost-gpu", "nvgpu/igpu0/channel"]
+        names += [name for one in user for name in (f"nvhost-{one}-gpu", f"nvgpu/igpu0/{one}")]
+    for name in names:
+        node = paths.at(f"/dev/{name}")
+        node.parent.mkdir(parents=True, exist_ok=True)
+        node.touch()
+        node.chmod(0o600 if "nvsched" in name else 0o660)
 
 
 def reboot_board(paths: BoardPaths) -> None:

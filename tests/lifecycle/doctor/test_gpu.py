@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from fakes.board import NANO_8_SUPER, NX_16, BoardSpec, make_pc
+from fakes.board import NANO_8_SUPER, NX_16, BoardSpec, make_pc, power_gpu_on
 from lifecycle.doctor.places import APP, WITH_GPU, board, context_of, said
 from orin_rerank.engines.settings import DeviceChoice, EngineSettings
 from orin_rerank.lifecycle.doctor.accounts import User
@@ -29,22 +29,47 @@ def test_nodes_are_there(tmp_path: Path) -> None:
 
 def test_nodes_of_a_newer_release(tmp_path: Path) -> None:
     paths = board(tmp_path, nodes=False)
-    for name in ("/dev/nvmap", "/dev/nvgpu/igpu0/ctrl"):
+    for name in ("/dev/nvmap", "/dev/nvgpu/igpu0/power", "/dev/nvgpu/igpu0/ctrl"):
         paths.at(name).parent.mkdir(parents=True, exist_ok=True)
         paths.at(name).touch()
-    assert said(check_nodes(paths, context_of(tmp_path))) == (Verdict.OK, "2 are there")
+    assert said(check_nodes(paths, context_of(tmp_path))) == (Verdict.OK, "3 are there")
+
+
+def test_a_gpu_that_could_not_be_started(tmp_path: Path) -> None:
+    """Its driver is loaded, and found no firmware; the display's nodes are there all the same."""
+    paths = board(tmp_path, nodes=False)
+    power_gpu_on(paths, fails=True)
+    finding = check_nodes(paths, context_of(tmp_path))
+    assert said(finding) == (
+        Verdict.FAIL,
+        "only /dev/nvhost-power-gpu, /dev/nvgpu/igpu0/power: the driver is loaded, but could not start the GPU",
+    )
+    assert finding is not None
+    assert finding.command == "sudo dmesg | grep -iE 'nvgpu|firmware'"
+    power_gpu_on(paths)
+    assert said(check_nodes(paths, context_of(tmp_path))) == (Verdict.OK, "12 are there")
+
+
+def test_nodes_that_cuda_does_not_need_may_be_roots_alone(tmp_path: Path) -> None:
+    paths = board(tmp_path, nodes=False)
+    power_gpu_on(paths)
+    gid = paths.at("/dev/nvmap").stat().st_gid
+    member = context_of(tmp_path, daemon_user=User("app", 12345, frozenset((12345, gid))))
+    assert said(check_access(paths, member)) == (Verdict.OK, "app may open them")
+    paths.at("/dev/nvgpu/igpu0/power").chmod(0o600)
+    assert said(check_access(paths, member)) == (Verdict.FAIL, "app may not open /dev/nvgpu/igpu0/power")
 
 
 def test_a_driver_that_is_not_up(tmp_path: Path) -> None:
     paths, context = board(tmp_path, nodes=False), context_of(tmp_path)
     assert said(check_nodes(paths, context)) == (
         Verdict.FAIL,
-        "there is no /dev/nvmap and no /dev/nvhost-gpu (or /dev/nvgpu/*/*): the driver is not up",
+        "there is no /dev/nvmap and no /dev/nvhost-gpu or /dev/nvgpu/igpu0: the driver is not up",
     )
     assert check_access(paths, context) is None
     paths.at("/dev").mkdir()
     paths.at("/dev/nvmap").touch()
-    assert said(check_nodes(paths, context))[1].startswith("there is no /dev/nvhost-gpu (or")
+    assert said(check_nodes(paths, context))[1].startswith("there is no /dev/nvhost-gpu or")
 
 
 def test_a_user_outside_of_the_group(tmp_path: Path) -> None:

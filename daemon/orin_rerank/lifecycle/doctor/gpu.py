@@ -4,25 +4,21 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+from orin_rerank.board.gpu_nodes import discrete_nodes, is_gpu_node, jetson_nodes
 from orin_rerank.board.module import identify_board
 from orin_rerank.engines.settings import DeviceChoice
 from orin_rerank.lifecycle.doctor.finding import Check, Finding, Verdict, fail, ok, warn
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from pathlib import Path
 
     from orin_rerank.board.paths import BoardPaths
     from orin_rerank.lifecycle.doctor.context import Context
 
-__all__ = ["CHECKS", "gpu_nodes"]
+__all__ = ["CHECKS"]
 
 _SUBJECT: Final = "GPU"
-
-_MEMORY_NODE: Final = "/dev/nvmap"
-_GPU_NODES: Final = ("/dev/nvhost-*gpu", "/dev/nvgpu/*/*", "/dev/nvidia[0-9]*", "/dev/nvidiactl")
-"""What CUDA opens: on Jetson the first or the second, by release; the others on a discrete GPU."""
-
-_ANY_NODE: Final = ("/dev/nvmap", "/dev/nvhost-", "/dev/nvgpu/", "/dev/nvidia")
 
 _TENSORRT: Final = {"6.1 or 6.2": ("10.3",), "6.2": ("10.3",), "7.2": ("10.16", "11.4")}
 """What comes with a JetPack."""
@@ -36,27 +32,11 @@ _ADDED: Final = "/usr/local/lib/orin-rerank/site-packages"
 _READ_AND_WRITE: Final = 6
 
 
-def gpu_nodes(paths: BoardPaths) -> list[Path]:
-    """The device nodes that CUDA opens, as far as they are there."""
-    memory = paths.at(_MEMORY_NODE)
-    found = [node for pattern in _GPU_NODES for node in paths.glob(pattern) if not node.is_dir()]
-    return [memory, *found] if memory.exists() else found
-
-
 def check_nodes(paths: BoardPaths, context: Context) -> Finding | None:
     """Whether the GPU's driver has made its nodes."""
-    nodes = gpu_nodes(paths)
     if identify_board(paths).is_jetson:
-        memory = paths.at(_MEMORY_NODE) in nodes
-        if memory and len(nodes) > 1:
-            return ok(f"{len(nodes)} are there")
-        missing = [] if memory else [_MEMORY_NODE]
-        missing += [] if len(nodes) > memory else ["/dev/nvhost-gpu (or /dev/nvgpu/*/*)"]
-        return fail(
-            f"there is no {' and no '.join(missing)}: the driver is not up",
-            "the kernel's log says why; a system that was updated in part has no driver for its kernel",
-            "sudo dmesg | grep -iE 'nvgpu|nvmap'",
-        )
+        return _jetson_nodes(paths)
+    nodes = discrete_nodes(paths)
     if nodes:
         return ok(f"{len(nodes)} are there, of a GPU of its own")
     if context.engine.device is DeviceChoice.CUDA:
@@ -64,16 +44,34 @@ def check_nodes(paths: BoardPaths, context: Context) -> Finding | None:
     return None
 
 
+def _jetson_nodes(paths: BoardPaths) -> Finding:
+    nodes = jetson_nodes(paths)
+    if nodes.memory is not None and nodes.gpu:
+        return ok(f"{len(nodes.all)} are there")
+    if nodes.memory is not None and nodes.power:
+        return fail(
+            f"only {_shown(paths, nodes.power)}: the driver is loaded, but could not start the GPU",
+            "the kernel's log says why; where it misses firmware, see the kernel's parameter firmware_class.path",
+            "sudo dmesg | grep -iE 'nvgpu|firmware'",
+        )
+    missing = ([] if nodes.memory else ["/dev/nvmap"]) + ([] if nodes.gpu else ["/dev/nvhost-gpu or /dev/nvgpu/igpu0"])
+    return fail(
+        f"there is no {' and no '.join(missing)}: the driver is not up",
+        "the kernel's log says why; a system that was updated in part has no driver for its kernel",
+        "sudo dmesg | grep -iE 'nvgpu|nvmap'",
+    )
+
+
 def check_access(paths: BoardPaths, context: Context) -> Finding | None:
     """Whether the daemon's user may open them."""
-    nodes = gpu_nodes(paths)
+    nodes = _nodes(paths)
     if not nodes:
         return None
     user = context.daemon_user
     shut = [(node, status) for node in nodes if not user.may(_READ_AND_WRITE, status := node.stat())]
     if not shut:
         return ok(f"{user.name} may open them")
-    names = ", ".join(f"/{node.relative_to(paths.root)}" for node, _ in shut[:3])
+    names = _shown(paths, [node for node, _ in shut[:3]])
     more = f" and {len(shut) - 3} more" if len(shut) > 3 else ""
     groups = sorted({context.group_name(s.st_gid) for _, s in shut if (s.st_mode >> 3) & _READ_AND_WRITE == 6})
     groups = [group for group in groups if group != "root"]
@@ -119,7 +117,7 @@ def check_cuda(paths: BoardPaths, context: Context) -> Finding | None:
     """Whether the GPU can be opened."""
     probe = context.probe
     jetson = identify_board(paths).is_jetson
-    wanted = context.engine.device is not DeviceChoice.CPU and (jetson or bool(gpu_nodes(paths)))
+    wanted = context.engine.device is not DeviceChoice.CPU and (jetson or bool(discrete_nodes(paths)))
     if probe.problem is not None:
         return fail(probe.problem, "the driver hangs or crashes: see the kernel's log, and restart the board")
     if probe.gpu is not None:
@@ -149,7 +147,7 @@ def check_others(paths: BoardPaths, _: Context) -> Finding | None:
 def _has_open(descriptors: Path) -> bool:
     """Whether a process has a node of the GPU open; what may not be looked at, or has ended, has none."""
     try:
-        return any(str(one.readlink()).startswith(_ANY_NODE) for one in descriptors.iterdir())
+        return any(is_gpu_node(str(one.readlink())) for one in descriptors.iterdir())
     except OSError:
         return False
 
@@ -163,6 +161,15 @@ def check_onnxruntime(_: BoardPaths, context: Context) -> Finding:
         return fail("cannot be imported", "install this program again", 'python3 -c "import onnxruntime"')
     where = [name.removesuffix("ExecutionProvider") for name in probe.providers if name not in _REMOTE]
     return ok(f"{probe.onnxruntime}, computes on {', '.join(where)}")
+
+
+def _nodes(paths: BoardPaths) -> tuple[Path, ...]:
+    """What CUDA opens, as far as it is there."""
+    return jetson_nodes(paths).all if identify_board(paths).is_jetson else discrete_nodes(paths)
+
+
+def _shown(paths: BoardPaths, nodes: Sequence[Path]) -> str:
+    return ", ".join(f"/{node.relative_to(paths.root)}" for node in nodes)
 
 
 def _how_to_get_pycuda(paths: BoardPaths, *, jetson: bool) -> str:

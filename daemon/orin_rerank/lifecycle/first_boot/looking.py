@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from orin_rerank.board.clocks import read_clocks
+from orin_rerank.board.gpu_nodes import jetson_nodes
 from orin_rerank.board.jetson_clocks import PROGRAM as CLOCKS_PROGRAM
 from orin_rerank.board.module import identify_board
 from orin_rerank.board.power_modes import read_power_modes
@@ -24,7 +25,6 @@ from orin_rerank.prompt.tokenizer import PromptTokenizer
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from pathlib import Path
 
     from orin_rerank.board.module import Board
     from orin_rerank.board.tuning import TuningOutcome
@@ -39,9 +39,6 @@ _POLL_S: Final = 0.5
 
 _EARLY_S: Final = 300.0
 """Later than this after a boot, a GPU that cannot be opened will not come up by itself."""
-
-_GPU_NODES: Final = ("/dev/nvhost-gpu", "/dev/nvgpu/igpu0/*", "/dev/nvidia[0-9]*", "/dev/nvhost-as-gpu")
-"""One of them is there once a Jetson's driver is, by release of its system."""
 
 _RESIDENCY: Final = {
     Residency.SWAPPED: "INT8 or full precision fits, one at a time",
@@ -60,6 +57,7 @@ class Look:
     def __init__(self, place: Place) -> None:
         self._place = place
         self._board = identify_board(place.paths)
+        self._woken = False
 
     @property
     def machine(self) -> Board:
@@ -178,14 +176,15 @@ class Look:
             return "the processor was asked for"
         if self._board.is_jetson:
             seconds = place.settings.gpu_wait_s
-            is_late = not self._nodes()
-            if not self._until(listener, Progress(Step.GPU, "waiting for the GPU's driver"), self._has_nodes, seconds):
+            is_late = not jetson_nodes(place.paths).gpu
+            if not self._until(listener, Progress(Step.GPU, "waiting for the GPU's driver"), self._is_up, seconds):
+                what = "could not power the GPU on" if jetson_nodes(place.paths).power else "did not come up"
                 raise GpuMissingError(
-                    f"the driver did not come up within {seconds:g} s; what is served is computed on the processor: "
+                    f"the driver {what} within {seconds:g} s; what is served is computed on the processor: "
                     "restart the daemon when it is there, or look for nvgpu in the kernel's messages",
-                    item=_GPU_NODES[0],
+                    item="/dev/nvhost-gpu",
                 )
-            if is_late and not all(place.is_allowed(node) for node in self._nodes()[:1]):
+            if is_late and not all(place.is_allowed(node) for node in jetson_nodes(place.paths).gpu[:1]):
                 raise DeviceLostError("came up after the daemon, which systemd lets open it when it is started again")
         place.accelerators.tensorrt()
         if self._board.is_jetson and place.now().boot_s < _EARLY_S:
@@ -198,11 +197,14 @@ class Look:
         probe = self._place.probe()
         return probe.gpu is not None or probe.pycuda is None
 
-    def _nodes(self) -> list[Path]:
-        return [node for pattern in _GPU_NODES for node in self._place.paths.glob(pattern)]
-
-    def _has_nodes(self) -> bool:
-        return bool(self._nodes())
+    def _is_up(self) -> bool:
+        """Whether the GPU's driver is there, and the GPU on; once, CUDA is let try to power it on."""
+        nodes = jetson_nodes(self._place.paths)
+        if nodes.power and not nodes.gpu and not self._woken:
+            self._woken = True
+            self._opens()
+            nodes = jetson_nodes(self._place.paths)
+        return bool(nodes.gpu)
 
     def _outcome(self, listener: Listener, step: Step) -> TuningOutcome:
         """What the root service noted, once it has."""
