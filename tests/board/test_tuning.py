@@ -136,14 +136,35 @@ def test_clocks_undone_by_nvpmodel_are_locked_again(tmp_path: Path) -> None:
 def test_the_memory_is_held_to_what_the_power_mode_lets_it_have(tmp_path: Path) -> None:
     """Its own highest clock is out of reach in a mode that caps it, and no reason to lock for ever."""
     paths = make_board(tmp_path / "board", AGX_ORIN_64)
-    cap = paths.at("/sys/kernel/nvpmodel_clk_cap/emc")
-    cap.parent.mkdir(parents=True)
-    cap.write_text("2133000000\n")
-    outcome, waits = tune(paths, tmp_path)
+    outcome, waits = tune(paths, tmp_path, Tuning(power_mode="MODE_15W"))
     assert (outcome.clocks_locked, outcome.problem, waits) == (True, None, [0.5])
     assert read_clocks(paths).emc == Clock(204_000_000, 2_133_000_000, 2_133_000_000)
     paths.at("/sys/kernel/debug/bpmp/debug/clk/emc/rate").write_text("665600000\n")
     assert not read_clocks(paths).locked
+
+
+@pytest.mark.parametrize(
+    ("file", "value", "highest"),
+    [
+        ("nvpmodel_clk_cap/emc", "3199000000", 3_199_000_000),  # of a mode without a cap
+        ("nvpmodel_clk_cap/emc", "2133000000", 2_133_000_000),
+        ("nvpmodel_clk_cap/emc", "9223372036854775807", 3_199_000_000),
+        ("nvpmodel_emc_cap/emc_iso_cap", "0", 3_199_000_000),  # likewise, on JetPack 5
+        ("nvpmodel_emc_cap/emc_iso_cap", "2133000000", 2_133_000_000),
+        ("nvpmodel_emc_cap/emc_iso_cap", "none", 3_199_000_000),
+        (None, "", 3_199_000_000),
+    ],
+)
+def test_where_the_memorys_cap_is(tmp_path: Path, file: str | None, value: str, highest: int) -> None:
+    paths = make_board(tmp_path / "board", AGX_ORIN_64)
+    paths.at("/sys/kernel/nvpmodel_clk_cap/emc").unlink()
+    if file is not None:
+        place = paths.at(f"/sys/kernel/{file}")
+        place.parent.mkdir(exist_ok=True)
+        place.write_text(f"{value}\n")
+    emc = read_clocks(paths).emc
+    assert emc is not None
+    assert emc.highest == highest
 
 
 def test_a_gpu_whose_clock_is_elsewhere_is_taken_as_jetson_clocks_shows_it(tmp_path: Path) -> None:

@@ -40,7 +40,7 @@ def test_a_board_is_shown(tmp_path: Path) -> None:
     assert shown["power"] == "7.7 W (VDD_IN 7.7 W, VDD_CPU_GPU_CV 2.0 W, VDD_SOC 2.4 W)" or shown["power"].startswith(
         "mode"
     )
-    assert shown["clocks"] == "8 cores 730 to 1498 MHz, GPU 306 to 918 MHz, memory at 2133 of 3199 MHz"
+    assert shown["clocks"] == "4 cores 730 to 1498 MHz, GPU 306 to 612 MHz, memory at 2133 of 2133 MHz"
     assert shown["heat"].endswith("slowed down for heat: gpu")
 
 
@@ -117,3 +117,19 @@ def test_what_the_daemon_asks_for(tmp_path: Path) -> None:
     done = run(tmp_path, "apply", "--requested")
     assert done.returncode == 66
     assert "board-request: cannot be read" in done.stderr
+
+
+def test_what_the_daemon_asks_for_reboots_nothing(tmp_path: Path) -> None:
+    """Else whatever changes the mode after each boot would have the machine rebooted after each boot."""
+    paths = make_board(tmp_path, NANO_8_SUPER)
+    paths.at("/fake/needs_reboot").write_text("2\n")
+    config = tmp_path / "config.toml"
+    config.write_text("[board]\nreboot = true\n")
+    paths.at(str(REQUEST)).parent.mkdir(parents=True)
+    run(tmp_path, "request")
+    done = run(tmp_path, "apply", "--requested", "--config", str(config))
+    assert (done.returncode, done.stdout) == (0, "clocks locked\n")
+    outcome = read_outcome(paths.at(str(OUTCOME)))
+    assert outcome is not None
+    assert outcome.reboot_needed
+    assert run(tmp_path, "apply", "--config", str(config)).stdout == "rebooting\n", "at boot it may be"

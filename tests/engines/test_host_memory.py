@@ -8,19 +8,23 @@ from pathlib import Path
 
 import pytest
 
+from orin_rerank.board.load import MEMINFO
+from orin_rerank.board.paths import BoardPaths
 from orin_rerank.engines.host_memory import HostMemory, peak_bytes, read_host_memory
 from orin_rerank.errors import EngineError
 
 
 def test_the_kernel_says_how_much_memory_there_is(tmp_path: Path) -> None:
-    meminfo = tmp_path / "meminfo"
+    paths = BoardPaths(tmp_path)
+    meminfo = paths.at(MEMINFO)
+    meminfo.parent.mkdir()
     meminfo.write_text("MemTotal:       16031236 kB\nMemFree:  1 kB\nMemAvailable:    9000000 kB\nSwapFree: 5 kB\n")
-    assert read_host_memory(meminfo) == HostMemory(16031236 << 10, 9000000 << 10, 5 << 10)
-    meminfo.write_text("MemTotal:       16031236 kB\n")
-    with pytest.raises(EngineError, match="MemAvailable"):
-        read_host_memory(meminfo)
-    with pytest.raises(EngineError, match="missing: does not say"):
-        read_host_memory(tmp_path / "missing")
+    assert read_host_memory(paths) == HostMemory(16031236 << 10, 9000000 << 10, 5 << 10)
+    meminfo.write_text("MemFree:       16031236 kB\n")
+    with pytest.raises(EngineError, match="meminfo: does not say how much memory there is"):
+        read_host_memory(paths)
+    with pytest.raises(EngineError, match="missing/proc/meminfo: does not say"):
+        read_host_memory(BoardPaths(tmp_path / "missing"))
     here = read_host_memory()
     assert 0 < here.available_bytes < here.total_bytes
 

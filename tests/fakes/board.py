@@ -204,6 +204,9 @@ BOARDS: Final = (AGX_ORIN_64, AGX_ORIN_32, NX_16, NX_16_SUPER, NANO_8, NANO_8_SU
 
 def make_board(root: Path, spec: BoardSpec, *, mode: int | None = None) -> BoardPaths:
     """Makes a board's tree, as it is after boot: in its default mode or another, clocks not locked."""
+    number = spec.default if mode is None else mode
+    set_mode = next(one for one in spec.modes if one.id == number)
+    gpu_hz = max(clock for clock in spec.gpu_clocks if set_mode.gpu_hz < 0 or clock <= set_mode.gpu_hz)
     files = {
         "proc/device-tree/compatible": f"nvidia,{spec.carrier}+{spec.part}\0nvidia,{spec.part}\0nvidia,tegra234\0",
         "proc/device-tree/model": f"{spec.model}\0",
@@ -216,15 +219,16 @@ def make_board(root: Path, spec: BoardSpec, *, mode: int | None = None) -> Board
         "sys/devices/platform/gpu.0/load": "0\n",
         f"{GPU}/available_frequencies": " ".join(map(str, spec.gpu_clocks)) + "\n",
         f"{GPU}/min_freq": f"{spec.gpu_clocks[0]}\n",
-        f"{GPU}/max_freq": f"{spec.gpu_clocks[-1]}\n",
+        f"{GPU}/max_freq": f"{gpu_hz}\n",
         f"{GPU}/cur_freq": f"{spec.gpu_clocks[0]}\n",
         "sys/kernel/debug/bpmp/debug/clk/emc/min_rate": "204000000\n",
         "sys/kernel/debug/bpmp/debug/clk/emc/max_rate": f"{spec.emc_hz}\n",
         "sys/kernel/debug/bpmp/debug/clk/emc/rate": f"{min(2_133_000_000, spec.emc_hz)}\n",
+        "sys/kernel/nvpmodel_clk_cap/emc": f"{set_mode.emc_hz if set_mode.emc_hz > 0 else spec.emc_hz}\n",
         "sys/block/zram0/disksize": f"{spec.memory_kib * 1024 // 4}\n",
         "fake/calls": "",
         "fake/tpcs": f"{spec.tpcs}\n",
-        **_cpus(spec),
+        **_cpus(spec, set_mode.cores),
         **_zones(spec),
         **_hwmon(spec),
         **spec.extra,
@@ -238,7 +242,6 @@ def make_board(root: Path, spec: BoardSpec, *, mode: int | None = None) -> Board
         target.parent.mkdir(parents=True, exist_ok=True)
         shutil.copyfile(program, target)
         target.chmod(0o755)
-    number = spec.default if mode is None else mode
     status = root / "var/lib/nvpmodel/status"
     status.parent.mkdir(parents=True, exist_ok=True)
     status.write_text(f"pmode:{number:04d} fmode:quiet\n")
@@ -331,11 +334,11 @@ def nvpmodel_conf(spec: BoardSpec) -> str:
     return "\n".join([*lines, f"< PM_CONFIG DEFAULT={spec.default} >", ""])
 
 
-def _cpus(spec: BoardSpec) -> dict[str, str]:
+def _cpus(spec: BoardSpec, online: int) -> dict[str, str]:
     files = {}
     for core in range(spec.cores):
         folder = f"sys/devices/system/cpu/cpu{core}"
-        files[f"{folder}/online"] = "1\n"
+        files[f"{folder}/online"] = f"{int(core < online)}\n"
         files[f"{folder}/cpufreq/scaling_min_freq"] = "729600\n"
         files[f"{folder}/cpufreq/scaling_max_freq"] = "1497600\n"
         files[f"{folder}/cpufreq/scaling_cur_freq"] = "1497600\n"

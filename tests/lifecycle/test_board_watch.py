@@ -1,4 +1,4 @@
-"""Clocks that something has undone are asked for: at once, then less and less often where that does not help."""
+"""A power mode or clocks that something has changed are asked for: at once, then less and less where it is no use."""
 
 from __future__ import annotations
 
@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from fakes.board import AGX_ORIN_64, make_board, make_pc
-from orin_rerank.board.request import REQUEST, BoardRequest, read_request
-from orin_rerank.board.tuning import Tuning, tune_board
+from fakes.board import AGX_ORIN_64, NANO_8_SUPER, BoardSpec, make_board, make_pc
+from orin_rerank.board.nvpmodel import STATUS, read_noted_mode
+from orin_rerank.board.request import OUTCOME, REQUEST, BoardRequest, read_request
+from orin_rerank.board.tuning import KEEP, Tuning, TuningOutcome, tune_board
 from orin_rerank.lifecycle.board_watch import BoardWatch
 
 if TYPE_CHECKING:
@@ -27,32 +28,54 @@ class Clock:
         return self.now
 
 
-@pytest.fixture
-def board(tmp_path: Path) -> BoardPaths:
-    """A board that is tuned, and where the daemon may ask."""
-    paths = make_board(tmp_path / "board", AGX_ORIN_64)
-    tune_board(paths, Tuning(), tmp_path / "state", lambda _: None)
+def apply(paths: BoardPaths, tuning: Tuning) -> TuningOutcome:
+    """The root service, which is at boot, and whenever it is asked."""
+    outcome = tune_board(paths, tuning, paths.root.parent / "state", lambda _: None)
+    file = paths.at(str(OUTCOME))
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_bytes(outcome.to_json())
+    return outcome
+
+
+def booted(tmp_path: Path, spec: BoardSpec, tuning: Tuning) -> BoardPaths:
+    """A board that was tuned at boot, and where the daemon may ask."""
+    paths = make_board(tmp_path / "board", spec)
+    apply(paths, tuning)
     paths.at(str(REQUEST)).parent.mkdir(parents=True)
     return paths
 
 
-def undo(paths: BoardPaths) -> None:
-    """Anybody runs nvpmodel."""
+@pytest.fixture
+def board(tmp_path: Path) -> BoardPaths:
+    return booted(tmp_path, AGX_ORIN_64, Tuning())
+
+
+def run_nvpmodel(paths: BoardPaths, mode: int) -> None:
+    """Somebody does, or an update of NVIDIA's."""
     program = paths.program("nvpmodel")
     assert program is not None
-    subprocess.run([program, "-m", "2"], check=True, capture_output=True)
+    subprocess.run([program, "-m", str(mode)], check=True, capture_output=True)
 
 
-def test_what_nvpmodel_undoes_is_asked_for_and_helps(board: BoardPaths, tmp_path: Path) -> None:
+def undo(paths: BoardPaths) -> None:
+    """Undoes the clocks; the mode stays."""
+    run_nvpmodel(paths, AGX_ORIN_64.fastest)
+
+
+def programs_run(paths: BoardPaths) -> int:
+    return len((paths.text("/fake/calls") or "").splitlines())
+
+
+def test_what_nvpmodel_undoes_is_asked_for_and_helps(board: BoardPaths) -> None:
     clock = Clock()
     watch = BoardWatch(board, Tuning(), clock=clock)
     assert not watch.look()
     assert watch.problems == ()
     undo(board)
     assert watch.look()
-    assert "clocks are not locked" in watch.problems[0]
+    assert watch.problems == ("clocks are not locked; `orin-rerank board show` says more",)
     assert read_request(board.at(str(REQUEST))) is BoardRequest.TUNE
-    tune_board(board, Tuning(), tmp_path / "state", lambda _: None)
+    apply(board, Tuning())
     clock.now += 10
     assert not watch.look()
     assert watch.problems == ()
@@ -73,19 +96,19 @@ def test_what_does_not_help_is_asked_for_less_and_less(board: BoardPaths) -> Non
     assert len(asked) < 15
 
 
-def test_after_a_long_calm_it_is_asked_at_once_again(board: BoardPaths, tmp_path: Path) -> None:
+def test_after_a_long_calm_it_is_asked_at_once_again(board: BoardPaths) -> None:
     clock = Clock()
     watch = BoardWatch(board, Tuning(), clock=clock)
     undo(board)
     assert watch.look()
-    tune_board(board, Tuning(), tmp_path / "state", lambda _: None)
+    apply(board, Tuning())
     for seconds in (10, 11):
         clock.now = seconds
         assert not watch.look()
     undo(board)
     clock.now = 12
     assert not watch.look(), "too soon after the last time"
-    tune_board(board, Tuning(), tmp_path / "state", lambda _: None)
+    apply(board, Tuning())
     watch.look()
     clock.now = 700
     watch.look()
@@ -102,9 +125,139 @@ def test_where_it_cannot_ask_that_is_no_failure(board: BoardPaths) -> None:
     assert watch.problems
 
 
-def test_nothing_is_watched_where_nothing_shall_be_locked(board: BoardPaths, tmp_path: Path) -> None:
+def test_a_power_mode_that_somebody_changes_is_asked_for_though_clocks_are_left_alone(tmp_path: Path) -> None:
+    tuning = Tuning(lock_clocks=False)
+    board = booted(tmp_path, AGX_ORIN_64, tuning)
+    clock = Clock()
+    watch = BoardWatch(board, tuning, clock=clock)
+    assert not watch.look()
+    run_nvpmodel(board, 1)
+    before = programs_run(board)
+    assert watch.look()
+    assert programs_run(board) == before, "to look starts no program"
+    (problem,) = watch.problems
+    assert problem == (
+        "the power mode is MODE_15W, though it should be MAXN; "
+        'power_mode = "keep" in [board] of the settings leaves it alone'
+    )
+    assert read_request(board.at(str(REQUEST))) is BoardRequest.TUNE
+    assert apply(board, tuning).changed == ("power mode MAXN",)
+    clock.now += 10
+    assert not watch.look()
+    assert watch.problems == ()
+
+
+def test_mode_and_clocks_are_one_request(board: BoardPaths) -> None:
+    clock = Clock()
+    watch = BoardWatch(board, Tuning(), clock=clock)
+    run_nvpmodel(board, 1)
+    assert watch.look()
+    assert len(watch.problems) == 2
+    assert apply(board, Tuning()).changed == ("power mode MAXN", "clocks locked")
+    clock.now += 10
+    assert not watch.look()
+
+
+def test_a_mode_that_somebody_sets_again_and_again_is_asked_for_less_and_less(tmp_path: Path) -> None:
+    tuning = Tuning(lock_clocks=False)
+    board = booted(tmp_path, AGX_ORIN_64, tuning)
+    clock = Clock()
+    watch = BoardWatch(board, tuning, clock=clock)
+    asked = []
+    for _ in range(1000):
+        clock.now += 10
+        board.at(STATUS).write_text("pmode:0001 fmode:quiet\n")
+        if watch.look():
+            asked.append(clock.now)
+            board.at(STATUS).write_text("pmode:0000 fmode:quiet\n")
+            clock.now += 10
+            assert not watch.look()
+    gaps = [later - earlier for earlier, later in itertools.pairwise(asked)]
+    assert gaps[:5] == [30, 60, 120, 240, 480]
+
+
+@pytest.mark.parametrize("kept", [Tuning(power_mode=KEEP, lock_clocks=False), Tuning(power_mode=KEEP)])
+def test_a_mode_that_the_settings_leave_alone_is_left_alone(tmp_path: Path, kept: Tuning) -> None:
+    board = booted(tmp_path, AGX_ORIN_64, kept)
+    watch = BoardWatch(board, kept)
+    run_nvpmodel(board, 1)
+    assert watch.look() is kept.lock_clocks
+    assert not any("power mode" in problem for problem in watch.problems)
+    assert apply(board, kept).mode == "MODE_15W"
+
+
+def test_a_mode_that_waits_for_a_reboot_is_not_asked_for(tmp_path: Path) -> None:
+    board = make_board(tmp_path / "board", NANO_8_SUPER)
+    board.at("/fake/needs_reboot").write_text("2\n")
+    tuning = Tuning(lock_clocks=False)
+    assert apply(board, tuning).reboot_needed
+    board.at(str(REQUEST)).parent.mkdir(parents=True)
+    clock = Clock()
+    watch = BoardWatch(board, tuning, clock=clock)
+    assert not watch.look()
+    # Whoever changes the mode meanwhile is heard once: the root service finds out that it takes a reboot still.
+    run_nvpmodel(board, 3)
+    asked = []
+    for _ in range(1000):
+        clock.now += 10
+        if watch.look():
+            asked.append(clock.now)
+            assert apply(board, tuning).reboot_needed
+    assert asked == [10]
+    assert watch.problems == ()
+    noted = read_noted_mode(board)
+    assert noted is not None
+    assert noted.id == 3
+
+
+def test_a_mode_that_the_driver_did_not_take_at_boot_is_asked_for_later(tmp_path: Path) -> None:
+    board = make_board(tmp_path / "board", AGX_ORIN_64)
+    board.at("/fake/fail_times").write_text("5")
+    tuning = Tuning(lock_clocks=False)
+    assert apply(board, tuning).mode == "MODE_30W"
+    board.at(str(REQUEST)).parent.mkdir(parents=True)
+    watch = BoardWatch(board, tuning)
+    assert watch.look()
+    assert "though it should be MAXN: power mode MAXN: nvpmodel failed: NVPM ERROR" in watch.problems[0]
+    assert apply(board, tuning).mode == "MAXN"
+    assert not watch.look()
+
+
+def test_a_mode_that_the_board_has_not_is_not_asked_for(tmp_path: Path) -> None:
+    tuning = Tuning(power_mode="1000W", lock_clocks=False)
+    board = booted(tmp_path, AGX_ORIN_64, tuning)
+    assert not BoardWatch(board, tuning).look()
+
+
+def test_the_root_service_has_the_last_word_on_which_mode_it_should_be(board: BoardPaths) -> None:
+    """It has read the settings since, and was started again; the daemon has not."""
+    clock = Clock()
+    watch = BoardWatch(board, Tuning(lock_clocks=False), clock=clock)
+    assert apply(board, Tuning(power_mode="MODE_50W")).mode == "MODE_50W"
+    assert not watch.look()
+    board.at(str(OUTCOME)).unlink()
+    assert not watch.look(), "nothing is known of it"
+
+
+def test_nothing_is_seen_where_nothing_can_be_read(tmp_path: Path) -> None:
+    tuning = Tuning(lock_clocks=False)
+    board = booted(tmp_path, AGX_ORIN_64, tuning)
+    watch = BoardWatch(board, tuning)
+    run_nvpmodel(board, 1)
+    conf = board.at("/etc/nvpmodel.conf").read_text()
+    board.at("/etc/nvpmodel.conf").write_text("")
+    assert not watch.look()
+    board.at("/etc/nvpmodel.conf").write_text(conf)
+    board.at(STATUS).write_text("")
+    assert not watch.look()
+    board.at(STATUS).write_text("pmode:0009\n")
+    assert watch.look()
+    assert watch.problems[0].startswith("the power mode is 9, though it should be MAXN")
+
+
+def test_nothing_is_watched_where_nothing_shall_be_set(board: BoardPaths, tmp_path: Path) -> None:
     undo(board)
-    assert not BoardWatch(board, Tuning(lock_clocks=False)).look()
+    assert not BoardWatch(board, Tuning(power_mode=KEEP, lock_clocks=False)).look()
     assert not BoardWatch(make_pc(tmp_path / "pc"), Tuning()).look()
 
 

@@ -25,8 +25,15 @@ _GPU_FOLDERS: Final = (
 )
 _EMC: Final = "/sys/kernel/debug/bpmp/debug/clk/emc"
 """Readable by root alone."""
-_EMC_CAP: Final = "/sys/kernel/nvpmodel_clk_cap/emc"
-"""What the power mode caps the memory's clock at, in Hz, where it does; jetson_clocks goes no higher."""
+_EMC_CAPS: Final = (
+    "/sys/kernel/nvpmodel_clk_cap/emc",
+    "/sys/kernel/nvpmodel_emc_cap/emc_iso_cap",  # JetPack 5
+)
+"""What the power mode caps the memory's clock at, in Hz; jetson_clocks goes no higher.
+
+The first, which everybody may read, always has the highest clock that is allowed, capped or not
+(nvpmodel-clk-cap.c of nvidia-oot); the second has 0 without a cap (nvpmodel_emc_cap.c of the kernel before that).
+"""
 
 _FIELD = re.compile(r"(\w+)=(\S+)")
 _CPU = re.compile(r"^cpu(\d+):")
@@ -83,9 +90,10 @@ def read_clocks(paths: BoardPaths) -> Clocks:
             cpus[int(folder.parent.name.removeprefix("cpu"))] = clock
     found = (_clock(paths, paths.at(folder), ("min_freq", "max_freq", "cur_freq"), 1) for folder in _GPU_FOLDERS)
     gpu = next((clock for clock in found if clock is not None), None)
-    emc, cap = _clock(paths, paths.at(_EMC), ("min_rate", "max_rate", "rate"), 1), paths.number(_EMC_CAP)
-    if emc is not None and cap is not None and 0 < cap < emc.highest:
-        emc = dataclasses.replace(emc, highest=cap)
+    emc = _clock(paths, paths.at(_EMC), ("min_rate", "max_rate", "rate"), 1)
+    cap = next((cap for path in _EMC_CAPS if (cap := paths.number(path) or 0) > 0), None)
+    if emc is not None and cap is not None:
+        emc = dataclasses.replace(emc, highest=min(cap, emc.highest))
     return Clocks(cpus, gpu, emc)
 
 

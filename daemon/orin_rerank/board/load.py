@@ -9,7 +9,9 @@ from typing import TYPE_CHECKING, Final
 if TYPE_CHECKING:
     from orin_rerank.board.paths import BoardPaths
 
-__all__ = ["Memory", "read_fan_share", "read_gpu_load", "read_memory"]
+__all__ = ["MEMINFO", "Memory", "read_fan_share", "read_gpu_load", "read_memory"]
+
+MEMINFO: Final = "/proc/meminfo"
 
 _GPU_LOADS: Final = ("/sys/devices/platform/gpu.0/load", "/sys/devices/gpu.0/load")
 """In permille; the second is JetPack 5's."""
@@ -57,8 +59,8 @@ def read_fan_share(paths: BoardPaths) -> float | None:
 
 
 def read_memory(paths: BoardPaths) -> Memory | None:
-    """What /proc/meminfo says; None where it cannot be read."""
-    found = dict(re.findall(r"^(\w+):\s*(\d+) kB", paths.text("/proc/meminfo") or "", re.MULTILINE))
+    """What the kernel says of the memory; None where it says nothing."""
+    found = dict(re.findall(r"^(\w+):\s*(\d+) kB", paths.text(MEMINFO) or "", re.MULTILINE))
     values = {key: int(value) * _KIB for key, value in found.items()}
     if "MemTotal" not in values:
         return None

@@ -13,8 +13,9 @@ if TYPE_CHECKING:
     from orin_rerank.board.paths import BoardPaths
     from orin_rerank.board.power_modes import PowerMode, PowerModes
 
-__all__ = ["STATUS", "CurrentMode", "parse_query", "read_current_mode", "set_mode"]
+__all__ = ["PROGRAM", "STATUS", "CurrentMode", "parse_query", "read_current_mode", "read_noted_mode", "set_mode"]
 
+PROGRAM: Final = "nvpmodel"
 STATUS: Final = "/var/lib/nvpmodel/status"
 """Where nvpmodel notes the mode that it has set; everyone may read it."""
 
@@ -50,7 +51,22 @@ def read_current_mode(paths: BoardPaths, modes: PowerModes | None = None) -> Cur
         paths: The board.
         modes: Its modes, to add the name to a number.
     """
-    return _asked(paths) or _noted(paths, modes)
+    return _asked(paths) or read_noted_mode(paths, modes)
+
+
+def read_noted_mode(paths: BoardPaths, modes: PowerModes | None = None) -> CurrentMode | None:
+    """Reads which mode nvpmodel noted last, which starts no program; None if it has noted none.
+
+    Args:
+        paths: The board.
+        modes: Its modes, to add the name to a number.
+    """
+    match = _NOTED.search(paths.text(STATUS) or "")
+    if match is None:
+        return None
+    number = int(match[1])
+    known = None if modes is None else modes.modes.get(number)
+    return CurrentMode(number, None if known is None else known.name, STATUS)
 
 
 def set_mode(paths: BoardPaths, mode: PowerMode, *, reboot: bool = False) -> None:
@@ -70,7 +86,7 @@ def set_mode(paths: BoardPaths, mode: PowerMode, *, reboot: bool = False) -> Non
         BoardError: If the board knows no such mode, or has no nvpmodel.
     """
     answer = run_program(
-        paths, "nvpmodel", "-m", str(mode.id), timeout_s=_SET_TIMEOUT_S, answer="YES\n" if reboot else None
+        paths, PROGRAM, "-m", str(mode.id), timeout_s=_SET_TIMEOUT_S, answer="YES\n" if reboot else None
     )
     if _WANTS_REBOOT in answer.output.lower() and not (reboot and answer.code == 0):
         raise RebootNeededError("takes effect only when the board is started again", item=f"power mode {mode.name}")
@@ -92,15 +108,6 @@ def parse_query(output: str) -> CurrentMode | None:
 
 def _asked(paths: BoardPaths) -> CurrentMode | None:
     try:
-        return parse_query(run_program(paths, "nvpmodel", "-q", timeout_s=_QUERY_TIMEOUT_S).output)
+        return parse_query(run_program(paths, PROGRAM, "-q", timeout_s=_QUERY_TIMEOUT_S).output)
     except BoardError:  # there is none, or it hangs
         return None
-
-
-def _noted(paths: BoardPaths, modes: PowerModes | None) -> CurrentMode | None:
-    match = _NOTED.search(paths.text(STATUS) or "")
-    if match is None:
-        return None
-    number = int(match[1])
-    known = None if modes is None else modes.modes.get(number)
-    return CurrentMode(number, None if known is None else known.name, STATUS)

@@ -55,7 +55,7 @@ class Tuning:
     Attributes:
         power_mode: `fastest`, `keep`, or a mode's name or number.
         lock_clocks: Whether clocks shall be locked at their highest.
-        reboot: Whether the machine may be rebooted, once, for a power mode that takes it.
+        reboot: Whether the machine may be rebooted, once, for a power mode that takes it, before it serves.
     """
 
     power_mode: str = FASTEST

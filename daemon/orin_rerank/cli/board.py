@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final
@@ -63,7 +64,8 @@ def apply(
 
     What was set before the first change is kept, for `orin-rerank board restore`. Nothing that is as it shall be is
     touched, and the fan is left to itself. A board that does not take a setting yet is asked again for half a minute.
-    A mode that takes a reboot is reported; the machine is rebooted for it, once, only if the settings say so.
+    A mode that takes a reboot is reported; the machine is rebooted for it, once, only if the settings say so, and
+    never while it serves: not where the daemon has asked.
 
     The exit code is 0 where all is as it shall be or waits for a reboot, else 69.
     """
@@ -75,10 +77,12 @@ def apply(
 
     settings = settings_of(config)
     log.configure(settings.log.level.value)
-    paths = BoardPaths.from_environment()
+    paths, tuning = BoardPaths.from_environment(), settings.board
     if requested:
         read_request(paths.at(str(REQUEST)))
-    outcome = tune_board(paths, settings.board, _state_folder(paths))
+        # Whatever changes the mode after each boot would have the machine rebooted after each boot.
+        tuning = dataclasses.replace(tuning, reboot=False)
+    outcome = tune_board(paths, tuning, _state_folder(paths))
     _note(paths, outcome)
     return _say(outcome)
 

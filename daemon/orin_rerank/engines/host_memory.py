@@ -7,14 +7,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from orin_rerank.board.load import MEMINFO, read_memory
+from orin_rerank.board.paths import BoardPaths
 from orin_rerank.errors import EngineError
 
-__all__ = ["MEMINFO", "HostMemory", "peak_bytes", "read_host_memory"]
+__all__ = ["HostMemory", "peak_bytes", "read_host_memory"]
 
-MEMINFO: Final = Path("/proc/meminfo")
+_HERE: Final = BoardPaths()
+"""The machine itself, whatever tree stands for its board: that is what a model has to fit into."""
 _STATUS: Final = Path("/proc/self/status")
 _PEAK: Final = re.compile(r"^VmHWM:\s+(\d+) kB$", re.MULTILINE)
-_LINE: Final = re.compile(r"^(MemTotal|MemAvailable|SwapFree):\s+(\d+) kB$", re.MULTILINE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,17 +34,16 @@ class HostMemory:
     swap_free_bytes: int
 
 
-def read_host_memory(path: Path = MEMINFO) -> HostMemory:
+def read_host_memory(paths: BoardPaths = _HERE) -> HostMemory:
     """Asks the kernel.
 
     Raises:
         EngineError: If it does not say.
     """
-    try:
-        found = {name: int(kib) << 10 for name, kib in _LINE.findall(path.read_text(encoding="ascii"))}
-        return HostMemory(found["MemTotal"], found["MemAvailable"], found.get("SwapFree", 0))
-    except (OSError, ValueError, KeyError) as error:
-        raise EngineError(f"does not say how much memory there is: {error!r}", item=str(path)) from error
+    memory = read_memory(paths)
+    if memory is None:
+        raise EngineError("does not say how much memory there is", item=str(paths.at(MEMINFO)))
+    return HostMemory(memory.total, memory.available, memory.swap_free)
 
 
 def peak_bytes() -> int:
