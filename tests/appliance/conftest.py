@@ -59,7 +59,10 @@ def plain(debian, folder):
     """Layers of a machine that has users, and knows nothing of the package."""
     with Machine([debian], folder / "plain") as machine:
         machine.write("/etc/dpkg/dpkg.cfg.d/test", "force-unsafe-io\n")  # thousands of files, each synced to disk
-        machine.write("/etc/sysusers.d/test.conf", f"u {APP} - - - -\nu {STRANGER} - - - -\nm {APP} orin-rerank\n")
+        users = "".join(f"u {user} - - /home/{user} -\n" for user in (APP, STRANGER))
+        machine.write("/etc/sysusers.d/test.conf", f"{users}m {APP} orin-rerank\n")
+        homes = "".join(f"d /home/{user} 0700 {user} {user} -\n" for user in (APP, STRANGER))
+        machine.write("/etc/tmpfiles.d/test.conf", homes)
         machine.run_while_off("systemd-sysusers")
     return [machine.written, debian]
 

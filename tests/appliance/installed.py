@@ -18,6 +18,7 @@ __all__ = [
     "AGAIN",
     "APP",
     "BOARD",
+    "BOARD_ROOT",
     "DAEMON",
     "STRANGER",
     "UNITS",
@@ -62,6 +63,7 @@ def put_board(machine: Machine, spec: BoardSpec) -> BoardPaths:
         link.symlink_to(f"/{place}")
     for program in ("usr/sbin/nvpmodel", "usr/bin/jetson_clocks"):  # what the unit's conditions look for
         (machine.root / program).symlink_to(f"{BOARD_ROOT}/{program}")
+    (paths.root / "usr/bin/journalctl").symlink_to("/usr/bin/journalctl")  # the machine's own, for doctor
     # No container has a Jetson's GPU, so none is waited for.
     drop_in(machine, DAEMON, "board", f"[Service]\nEnvironment={ROOT_VARIABLE}={BOARD_ROOT} {_NO_GPU}\n")
     for unit in (BOARD, AGAIN):

@@ -149,8 +149,9 @@ class Machine:
         return done.stdout
 
     def as_user(self, user: str, *command: str) -> subprocess.CompletedProcess[str]:
-        """Runs a command in the machine as one of its users, with the groups that the user is in."""
-        return self.try_run("setpriv", f"--reuid={user}", f"--regid={user}", "--init-groups", *command)
+        """Runs a command in the machine as one of its users, with the user's groups, home and nothing else of root's."""
+        who = ("setpriv", f"--reuid={user}", f"--regid={user}", "--init-groups", "--reset-env")
+        return self.try_run(*who, *command)
 
     def run_while_off(self, *command: str, timeout_s: float = 300.0) -> str:
         """Runs a command in the machine's tree while it is off, as whoever makes an image of it does."""

@@ -14,9 +14,11 @@ from appliance.installed import (
     clocks_locked,
     drop_in,
     main_pid,
+    mode_of,
     put_board,
     rank,
     settings,
+    state_of,
     wait_for_state,
 )
 from appliance.machine import Machine, wait_until
@@ -91,6 +93,17 @@ def test_clocks_that_nvpmodel_undoes_are_locked_again(serving):
     assert serving.property_of("orin-rerank-board.path", "ActiveState") == "active"
 
 
+def test_a_power_mode_that_somebody_changes_is_set_again(serving):
+    calls = len(board_calls(serving.board))
+    serving.run("/var/fake-board/usr/sbin/nvpmodel", "-m", "2")
+    assert mode_of(serving.board) == "0002"
+    # Within half a minute, since the test before has asked already.
+    wait_until(lambda: mode_of(serving.board) == "0000", 90, f"nobody sets it again: {serving.journal(DAEMON)}")
+    wait_until(lambda: clocks_locked(serving.board), 30, "clocks are not locked in it")
+    assert "nvpmodel -m 0" in board_calls(serving.board)[calls:]
+    assert state_of(serving)["state"] == "serving"
+
+
 def test_a_stranger_cannot_ask_the_root_service(serving):
     done = serving.as_user(STRANGER, "sh", "-c", "echo tune >/run/orin-rerank/board-request")
     assert done.returncode != 0
@@ -129,7 +142,7 @@ def test_wrong_settings_are_refused_by_line_and_not_tried_again(serving):
     serving.run("systemctl", "stop", DAEMON)
     done = serving.try_run("systemctl", "start", DAEMON)
     assert done.returncode == 1
-    time.sleep(3)  # a restart would come after two
+    time.sleep(8)  # a restart would come after five
     assert serving.property_of(DAEMON, "ActiveState") == "failed"
     assert serving.property_of(DAEMON, "ExecMainStatus") == "2"
     assert _restarts(serving) in (0, before)

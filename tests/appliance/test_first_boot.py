@@ -35,6 +35,13 @@ def nano(machine):
     return machine
 
 
+def _small_sets(machine, more=""):
+    """Sets that take seconds rather than minutes; with more settings."""
+    for name in ("calibration", "evaluation"):
+        write_part(machine.root / "srv" / name, SETS / name, 4)
+    settings(machine, f'[first_boot]\ncalibration = "/srv/calibration"\nevaluation = "/srv/evaluation"\n{more}')
+
+
 def _has_step(machine, step):
     return (state_of(machine).get("activity") or {}).get("step") == step
 
@@ -42,9 +49,7 @@ def _has_step(machine, step):
 def test_a_preparation_that_is_cut_off_is_taken_up(machine):
     """Once by the power, once by an orderly reboot; the third boot makes it to the end."""
     put_board(machine, NANO_8_SUPER)
-    for name in ("calibration", "evaluation"):
-        write_part(machine.root / "srv" / name, SETS / name, 4)
-    settings(machine, '[first_boot]\ncalibration = "/srv/calibration"\nevaluation = "/srv/evaluation"\n')
+    _small_sets(machine)
 
     machine.boot()
     wait_until(lambda: _has_step(machine, "calibrate"), 120, "it does not calibrate")
@@ -123,3 +128,20 @@ def test_a_broken_board_does_not_keep_it_from_serving(machine):
     wait_for_state(machine)
     assert machine.property_of("orin-rerank-board.service", "ActiveState") == "failed"
     assert rank(machine, APP).returncode == 0
+
+
+def test_engines_are_kept_where_the_settings_say_once_the_service_may_write_there(machine):
+    _small_sets(machine, '[model]\nstate = "/srv/ssd"\n')
+    machine.run_while_off("install", "-d", "-o", "orin-rerank", "-g", "orin-rerank", "-m", "750", "/srv/ssd")
+    machine.boot()
+    (problem,) = wait_for_state(machine)["problems"]  # what there is, is served
+    assert "cannot be noted" in problem
+    assert "/srv/ssd" in problem
+
+    drop_in(machine, DAEMON, "disk", "[Service]\nReadWritePaths=/srv/ssd\n")
+    machine.run("systemctl", "daemon-reload")
+    machine.run("systemctl", "restart", DAEMON)
+    status = wait_for_state(machine)
+    assert (status["problems"], status["model"]["precision"]) == ([], "int8")
+    assert "calibrate" in machine.read("/srv/ssd/first-boot.json")
+    assert machine.run("ls", "/var/lib/orin-rerank").split() in ([], ["cuda-cache"])
