@@ -1,9 +1,9 @@
 """Takes out of a text what tells who, where or which specimen a machine is, and leaves what tells how it is.
 
-Taken out: names of the host and of people's accounts, paths below home folders, addresses of networks, mail and
-interfaces, serial numbers, the machine's identity, anything that is called a password or a token. Rather too much is
-taken out than too little; what identifies nobody (loopback, `nvidia`, which every board has) stays, so that a text
-can still be read.
+Taken out: names of the host, of hosts and domains that it knows, and of people's accounts, paths below home folders,
+addresses of networks, mail and interfaces, serial numbers, the machine's identity, and secrets (`doctor.secrets`).
+Rather too much is taken out than too little; what identifies nobody (loopback, `nvidia`, which every board has) stays,
+so that a text can still be read.
 """
 
 from __future__ import annotations
@@ -15,6 +15,8 @@ import re
 import socket
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
+
+from orin_rerank.lifecycle.doctor.secrets import REDACTED, is_secret_name, without_secrets
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -34,24 +36,25 @@ _SERIALS: Final = (
     "/sys/class/dmi/id/board_serial",
     "/sys/class/dmi/id/chassis_serial",
     "/sys/class/dmi/id/product_uuid",
+    "/sys/class/nvme/*/serial",
+    "/sys/block/*/device/serial",
+    "/sys/block/mmcblk*/device/cid",
 )
 _FIRST_PERSON: Final = 1000
 _NO_HOMES: Final = ("/var/lib/orin-rerank", "/nonexistent", "/usr", "/bin", "/sbin")
 _SHORTEST: Final = 2
 """A name of one letter would be found everywhere."""
+_DISTINCT: Final = 5
+"""A name as long as this is taken out of longer ones, too, as of `alice-laptop`; `agx` would be found everywhere."""
 
-_REST: Final = r"[^\s\"'<>|]*"
-"""Of a path, up to what ends it in a text."""
-_HOME: Final = re.compile(rf"/home/{_REST}")
-_MAIL: Final = re.compile(r"\b[\w.+-]+@[\w-]+(?:\.[\w-]+)+\b")
-_CREDENTIALS: Final = re.compile(r"(?<=://)[^/\s]+@")
-_SECRET: Final = re.compile(
-    r"(?i)((?<![\w-])(?:[\w-]*[_-])?(?:pass(?:word|wd|phrase)?|secret|credentials?|(?:api|private|secret)[_-]?key|\w*token)"
-    r"\b[\"']?\s*[=:]\s*|(?<![\w-])--(?:[\w-]+-)?(?:password|secret|token)\s+|\bbearer\s+|\bauthorization:\s*basic\s+)"
-    r"(?:\"[^\"\n]*\"|'[^'\n]*'|[\"']?[^\s\"',]+)"
-)
-"""By its name, whatever stands before that: `HF_TOKEN=`, `"db_password": "two words"`; `tokens` are something else."""
+_REST: Final = r"(?:[^\s\"'<>|]| (?=[^\s\"'<>|:/]+/))*"
+"""Of a path, up to what ends it in a text: a space ends it unless a path goes on behind the next word."""
+_ANY_HOME: Final = r"/home/[^\s\"'<>|/]+"
+_MAIL: Final = re.compile(r"[\w.+-]{1,64}@[\w-]+(?:\.[\w-]+)+\b")
+_SERIAL: Final = re.compile(r"(?i)(\b(?:serial(?:[ _-]?(?:no|nr|number))?|s/n)\b[\"']?\s*[:=#]\s*[\"']?)[\w-]*\d[\w-]*")
 _MAC: Final = re.compile(r"(?<![0-9A-Fa-f:])[0-9A-Fa-f]{2}(?:[:-][0-9A-Fa-f]{2}){5}(?![0-9A-Fa-f:])")
+_INTERFACE: Final = re.compile(r"\b((?:en|wl|ww)x)[0-9a-f]{12}\b")
+"""Named by its address."""
 _UUID: Final = re.compile(r"(?i)\b[0-9a-f]{8}-(?:[0-9a-f]{4}-){3}[0-9a-f]{12}\b")
 _IDENTITY: Final = re.compile(r"(?i)(?<![0-9a-f])[0-9a-f]{32}(?![0-9a-f])")
 """machine-id and its like; digests of ours have 64 digits, or 12."""
@@ -59,12 +62,18 @@ _IPV4: Final = re.compile(
     r"(?<![\w.])(?<!tensorrt )(?<!tensorrt_rtx )(?<![Vv]ersion )\d{1,3}(?:\.\d{1,3}){3}(?![\w.]*\w)"
 )
 """Four numbers may be a version, too."""
-_IPV6: Final = re.compile(r"(?<![\w:.])[0-9A-Fa-f:]*:[0-9A-Fa-f:.]*:[0-9A-Fa-f:.]*(?:%\w+)?(?![\w:])")
+_IPV6: Final = re.compile(
+    r"(?<![\w:.])(?=[0-9A-Fa-f.]{0,39}:[0-9A-Fa-f.]{0,39}:)[0-9A-Fa-f:.]{2,64}(?:%\w{1,16})?(?![\w:])"
+)
+
+
+_VERSION: Final = re.compile(r"\d+(?:\.\d+)+")
+_VERSION_KEY: Final = re.compile(r"(?i)(?:[\w-]*[_-])?(?:version|release)|tensorrt[\w-]*|onnxruntime[\w-]*")
 
 
 @dataclass(frozen=True, slots=True)
 class Redactor:
-    """Takes out what identifies.
+    """Takes out what identifies, and what is secret.
 
     Attributes:
         words: What stands for whole words, by these, whatever their case; of two that overlap the longer one counts.
@@ -76,28 +85,47 @@ class Redactor:
 
     def text(self, text: str) -> str:
         """A text without it."""
-        for home in sorted(self.homes, key=len, reverse=True):
-            text = re.sub(rf"(?<![\w.-]){re.escape(home)}(?:/{_REST})?(?![\w-])", "<home>", text)
-        text = _HOME.sub("<home>", text)
+        text = self._without_homes(without_secrets(text))
         for word in sorted(self.words, key=lambda word: (-len(word), word)):
-            text = re.sub(rf"(?<![\w-]){re.escape(word)}(?![\w-])", self.words[word], text, flags=re.IGNORECASE)
-        text = _CREDENTIALS.sub("<redacted>@", text)
-        text = _SECRET.sub(r"\1<redacted>", text)
-        text = _MAIL.sub("<mail>", text)
+            inner = "A-Za-z0-9" if len(word) >= _DISTINCT else r"\w-"
+            whole = rf"(?<![{inner}]){re.escape(word)}(?![{inner}])"
+            text = re.sub(whole, self.words[word], text, flags=re.IGNORECASE)
+        text = _MAIL.sub("<mail>", _SERIAL.sub(r"\1<serial>", text))
+        text = _INTERFACE.sub(r"\1<mac>", text)
         for pattern, placeholder in ((_UUID, "<id>"), (_IDENTITY, "<id>"), (_MAC, "<mac>")):
             text = pattern.sub(placeholder, text)
         text = _IPV4.sub(lambda match: _address(match[0], "<ipv4>"), text)
         return _IPV6.sub(lambda match: _address(match[0], "<ipv6>"), text)
 
-    def value(self, value: object) -> object:
-        """A value of JSON without it, keys included."""
+    def value(self, value: object, name: str = "") -> object:
+        """A value of JSON without it, keys included.
+
+        Args:
+            value: The value.
+            name: What it goes by; what goes by the name of a secret is taken out whole.
+        """
+        if is_secret_name(name) and value and not isinstance(value, bool):
+            return REDACTED
         if isinstance(value, str):
-            return self.text(value)
+            is_version = _VERSION_KEY.fullmatch(name) and _VERSION.fullmatch(value)  # four numbers are no address then
+            return value if is_version else self.text(value)
         if isinstance(value, dict):
-            return {self.text(str(key)): self.value(one) for key, one in value.items()}
+            # Of a setting, or a variable, that stands in a list.
+            named = str(value.get("name", "")) if "value" in value else ""
+            return {
+                self.text(str(key)): self.value(one, named if key == "value" and is_secret_name(named) else str(key))
+                for key, one in value.items()
+            }
         if isinstance(value, (list, tuple)):
-            return [self.value(one) for one in value]
+            options = [one.removeprefix("--") if isinstance(one, str) and one.startswith("--") else "" for one in value]
+            return [self.value(one, option) for one, option in zip(value, ["", *options], strict=False)]
         return value
+
+    def _without_homes(self, text: str) -> str:
+        places = [re.escape(home) for home in sorted(self.homes, key=len, reverse=True)]
+        home = rf"(?:{'|'.join([*places, _ANY_HOME])})"
+        text = re.sub(rf"(?P<quote>[\"']){home}(?:/[^\n]*?)?(?P=quote)", r"\g<quote><home>\g<quote>", text)
+        return re.sub(rf"(?<![\w.-]){home}(?:/{_REST})?(?![\w-])", "<home>", text)
 
 
 def redactor_of(paths: BoardPaths, extra: Mapping[str, str] | None = None) -> Redactor:
@@ -111,15 +139,18 @@ def redactor_of(paths: BoardPaths, extra: Mapping[str, str] | None = None) -> Re
     homes: set[str] = set()
 
     def add(word: str | None, placeholder: str) -> None:
-        # Firmware that knows no serial number says 0, or the like.
-        if word and len(word) >= _SHORTEST and word.lower() not in _STOCK_NAMES and not set(word) <= set("0- "):
+        if word and len(word) >= _SHORTEST and word.lower() not in _STOCK_NAMES:
             words.setdefault(word, placeholder)
 
-    for host in (paths.text("/etc/hostname"), socket.gethostname()):
+    for host in (paths.text("/etc/hostname") or "", socket.gethostname(), *_known_hosts(paths)):
         add(host, "<host>")
-        add(host and host.partition(".")[0], "<host>")
-    for file in _SERIALS:
-        add(paths.text(file), "<serial>")
+        add(host.partition(".")[0], "<host>")
+    for domain in _domains(paths):
+        add(domain, "<domain>")
+    for place in (found for pattern in _SERIALS for found in paths.glob(pattern)):
+        number = paths.text(place) or ""
+        # Firmware that knows none says 0, `None`, `To be filled by O.E.M.` or the like.
+        add(number if set(number) & set("123456789") else None, "<serial>")
     for file in ("/etc/machine-id", "/proc/sys/kernel/random/boot_id"):
         add(paths.text(file), "<id>")
     for account in pwd.getpwall():
@@ -130,6 +161,18 @@ def redactor_of(paths: BoardPaths, extra: Mapping[str, str] | None = None) -> Re
                 homes.add(account.pw_dir.rstrip("/"))
     words.update({word: placeholder for word, placeholder in (extra or {}).items() if word})
     return Redactor(words, tuple(sorted(homes)))
+
+
+def _known_hosts(paths: BoardPaths) -> list[str]:
+    """Names in /etc/hosts but those that every machine has there."""
+    lines = (line.partition("#")[0].split()[1:] for line in (paths.text("/etc/hosts") or "").splitlines())
+    return [name for names in lines for name in names if not name.startswith(("localhost", "ip6-"))]
+
+
+def _domains(paths: BoardPaths) -> list[str]:
+    """Domains that names are looked up in."""
+    lines = (line.split() for line in (paths.text("/etc/resolv.conf") or "").splitlines())
+    return [name for words in lines if words[:1] in (["search"], ["domain"]) for name in words[1:] if "." in name[1:-1]]
 
 
 def _address(found: str, placeholder: str) -> str:
