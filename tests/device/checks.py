@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import ctypes
+import dataclasses
 import json
 import statistics
 import subprocess
@@ -26,7 +27,7 @@ from typing import Any
 import numpy as np
 import onnxruntime as ort
 from parts import BLOCKS, RandomDecoder, Served, packs_of, pairs_of_bundle
-from product import GPU, PROCESSOR, check_chosen, check_ranking, rank_loaded, rank_served
+from product import GPU, PROCESSOR, Confinement, check_chosen, check_ranking, rank_loaded, rank_served
 
 from orin_rerank.cli.exit_codes import ExitCode
 from orin_rerank.engines.cuda import CudaThread
@@ -40,6 +41,7 @@ from orin_rerank.packing.pack import Pack
 ROOT = Path(__file__).resolve().parents[2]
 MINI = ROOT / "engines" / "mini"
 DATASET = ROOT / "calibration_data" / "evaluation"
+UNIT = ROOT / "deploy" / "systemd" / "orin-rerank.service"
 
 TOLERANCE = {Precision.FP32: 1e-3, Precision.FP16: 0.1}
 """Largest difference of a margin from the processor's in float32. Margins of the mini spread over about 10."""
@@ -291,6 +293,25 @@ def check_served(_: argparse.Namespace) -> Figures:
     return figures
 
 
+def check_filtered(options: argparse.Namespace) -> Figures:
+    """The daemon under its unit's system call filter, as a user without capabilities, gives the margins it gives free.
+
+    Twice: with as much memory locked as it likes, as its unit allows, and with the 64 KiB that systemd once gave by
+    default.
+    """
+    free, daemon = rank_served(MINI, DATASET, options.device, clients=8)
+    figures: Figures = {"free": daemon}
+    calls = ("--unit", UNIT) if options.filter is None else ("--filter", options.filter)
+    for memlock in (-1, 65536):
+        confinement = Confinement(tuple(map(str, calls)), options.user, memlock)
+        asked, confined = rank_served(MINI, DATASET, options.device, clients=8, confinement=confinement)
+        chosen = [said["status"]["model"]["engine"] for said in (daemon, confined)]
+        assert chosen[0] == chosen[1], chosen
+        ranking = check_ranking(free, asked, dataclasses.replace(GPU, tolerance=TOLERANCE[Precision.FP32]))
+        figures[f"{memlock} bytes may be locked"] = {**confined, **ranking}
+    return figures
+
+
 def check_lost(_: argparse.Namespace) -> Figures:
     """A GPU that is lost ends the process with its own exit code, whoever sees it first, and gives no margin."""
     figures: Figures = {}
@@ -325,6 +346,7 @@ CHECKS: dict[str, Callable[[argparse.Namespace], Figures]] = {
     "threads": check_threads,
     "overlap": check_overlap,
     "served": check_served,
+    "filtered": check_filtered,
     "lost": check_lost,
     "trips": check_trips,
     "scratch": check_scratch,
@@ -341,6 +363,9 @@ def main() -> int:
     parser.add_argument("--queries", type=int, default=200)
     parser.add_argument("--rounds", type=int, default=6)
     parser.add_argument("--thread-rounds", type=int, default=64)
+    parser.add_argument("--device", type=DeviceChoice, default=DeviceChoice.CUDA, help="of the filtered daemon")
+    parser.add_argument("--filter", type=Path, help="its filter, as filtered.py writes one; else the unit's is made")
+    parser.add_argument("--user", default="nobody", help="that the filtered daemon runs as")
     options = parser.parse_args()
     figures: Figures = {"onnxruntime": ort.__version__}
     failed = []

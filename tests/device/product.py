@@ -3,7 +3,9 @@
 
 from __future__ import annotations
 
+import json
 import os
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -57,6 +59,26 @@ GPU = Expected("onnxruntime-cuda", "fp16", HALF_TOLERANCE)
 PROCESSOR = Expected("onnxruntime-cpu", "fp32", TOLERANCE)
 
 
+@dataclass(frozen=True, slots=True)
+class Confinement:
+    """What a daemon runs under, as under its unit.
+
+    Attributes:
+        system_calls: Arguments of `filtered.py` that say which may be made: `--unit FILE` or `--filter FILE`.
+        user: The user that it runs as, without any capability.
+        memlock: Bytes that it may lock in memory; -1 is as many as possible.
+    """
+
+    system_calls: tuple[str, ...]
+    user: str
+    memlock: int
+
+    def command(self, report: Path) -> list[str]:
+        """What is to be put before the daemon's command; it writes what was refused into `report`."""
+        wrapper = [sys.executable, str(Path(__file__).with_name("filtered.py")), *self.system_calls]
+        return [*wrapper, "--user", self.user, "--memlock", str(self.memlock), "--report", str(report), "--"]
+
+
 def rank_loaded(bundle: Path, data: Path, device: DeviceChoice) -> tuple[ScoredSet, dict[str, Any]]:
     """Loads a model on a device as every command does, and ranks a set with it.
 
@@ -84,15 +106,15 @@ def rank_loaded(bundle: Path, data: Path, device: DeviceChoice) -> tuple[ScoredS
 
 
 def rank_served(
-    bundle: Path, data: Path, device: DeviceChoice, clients: int
+    bundle: Path, data: Path, device: DeviceChoice, clients: int, confinement: Confinement | None = None
 ) -> tuple[tuple[ScoredQuery, ...], dict[str, Any]]:
     """Starts `orin-rerank serve` on a device, ranks a set through clients that ask at the same time, and stops it.
 
     Returns:
-        The queries with their margins; and what the daemon said of itself.
+        The queries with their margins; and what the daemon said of itself, and was refused where it was confined.
     """
     queries = list(read_dataset(data))
-    with _daemon(bundle, device) as (process, target, start_s):
+    with _daemon(bundle, device, confinement) as (process, target, start_s, report):
         with DaemonClient(target, timeout_s=60) as client, ThreadPoolExecutor(clients) as threads:
 
             def ask(query: JudgedQuery) -> ScoredQuery:
@@ -103,8 +125,10 @@ def rank_served(
             seconds = time.perf_counter() - started
             status = status_as_dict(client.status())
         shown = _command("status", "--address", target)
+        locked = _locked(process.pid)
         process.terminate()
         code = process.wait(STOP_S)
+        confined = {} if confinement is None else json.loads(report.read_text(encoding="utf-8"))
     documents = sum(query.documents for query in scored)
     figures = {
         "status": status,
@@ -113,6 +137,8 @@ def rank_served(
         "clients": clients,
         "documents": documents,
         "documents_per_s": round(documents / seconds),
+        "locked_kb": locked,
+        "confined": confined,
         "exit_code": code,
     }
     assert code == ExitCode.OK, figures
@@ -179,22 +205,43 @@ def _command(*arguments: str) -> str:
     return subprocess.run(command, capture_output=True, text=True, timeout=60, check=True).stdout
 
 
+def _locked(process: int) -> dict[str, int]:
+    """KiB that a process, and what it started, has locked in memory, and pinned, as the kernel counts it."""
+    found = {"VmLck": 0, "VmPin": 0}
+    started = Path(f"/proc/{process}/task/{process}/children").read_text(encoding="ascii")
+    for pid in [process, *map(int, started.split())]:
+        for line in Path(f"/proc/{pid}/status").read_text(encoding="utf-8").splitlines():
+            name, _, value = line.partition(":")
+            if name in found:
+                found[name] += int(value.split()[0])
+    return found
+
+
 @contextmanager
-def _daemon(bundle: Path, device: DeviceChoice) -> Iterator[tuple[subprocess.Popen[bytes], str, float]]:
-    """A daemon that serves, where it listens, and how many seconds it took to start."""
-    with tempfile.TemporaryDirectory() as folder:
-        socket, journal = Path(folder) / "s", Path(folder) / "journal"
-        command = [sys.executable, "-m", "orin_rerank.cli.main", "serve"]
+def _daemon(
+    bundle: Path, device: DeviceChoice, confinement: Confinement | None
+) -> Iterator[tuple[subprocess.Popen[bytes], str, float, Path]]:
+    """A daemon that serves, where it listens, how many seconds it took to start, and where its refusals come to lie."""
+    with tempfile.TemporaryDirectory() as parent:
+        folder = Path(parent) / "daemon"
+        folder.mkdir()
+        if confinement is not None:
+            Path(parent).chmod(0o755)
+            shutil.chown(folder, confinement.user)
+        socket, journal, report = folder / "s", Path(parent) / "journal", Path(parent) / "refused.json"
+        command = [] if confinement is None else confinement.command(report)
+        command += [sys.executable, "-m", "orin_rerank.cli.main", "serve"]
         command += ["--bundle", str(bundle), "--socket", str(socket), "--device", device.value]
+        environment = {**os.environ, STATE_VARIABLE: f"{folder}/state", "HOME": str(folder)}
         started = time.perf_counter()
         with journal.open("wb") as log:
-            process = subprocess.Popen(command, stderr=log, env={**os.environ, STATE_VARIABLE: f"{folder}/state"})
+            process = subprocess.Popen(command, stderr=log, env=environment)
         try:
             while not _serves(f"unix:{socket}"):
                 assert process.poll() is None, f"left with {process.returncode}: {journal.read_text()[-3000:]}"
                 assert time.perf_counter() - started < START_S, journal.read_text()[-3000:]
                 time.sleep(0.1)
-            yield process, f"unix:{socket}", time.perf_counter() - started
+            yield process, f"unix:{socket}", time.perf_counter() - started, report
         finally:
             process.kill()
             process.wait()
