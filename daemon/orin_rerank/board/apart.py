@@ -27,10 +27,12 @@ class Told:
     Attributes:
         values: What it found, in the order in which it was told.
         problem: How it ended, if it did not end well: `ended by signal 11`.
+        started: Whether it could be started.
     """
 
     values: tuple[dict[str, Any], ...]
     problem: str | None = None
+    started: bool = True
 
 
 def run_apart(module: str, *arguments: str, timeout_s: float) -> Told:
@@ -52,7 +54,7 @@ def run_apart(module: str, *arguments: str, timeout_s: float) -> Told:
             start_new_session=True,
         )
     except OSError as error:
-        return Told((), f"could not be started: {error.strerror}")
+        return Told((), f"could not be started: {error.strerror}", started=False)
     problem = None
     try:
         output, _ = process.communicate(timeout=timeout_s)

@@ -31,6 +31,9 @@ def bundle_of(named: Path | None) -> Path:
         return named
     if (mini := repository_folder("engines/mini")) is not None:
         return mini
-    if SYSTEM_BUNDLE.is_dir():
-        return SYSTEM_BUNDLE
+    try:
+        if SYSTEM_BUNDLE.is_dir():
+            return SYSTEM_BUNDLE
+    except PermissionError as error:
+        raise BundleError("may not be looked at: its folder is the service's", item=str(SYSTEM_BUNDLE)) from error
     raise BundleError("no bundle is installed; name one with --bundle or ORIN_RERANK_BUNDLE", item=str(SYSTEM_BUNDLE))

@@ -43,8 +43,12 @@ def settings_of(config: Path | None, **options: Mapping[str, object]) -> Setting
     return settings
 
 
-def state_folder(settings: Settings) -> Path:
-    """Where engines are kept: what ORIN_RERANK_STATE names, else the settings, else this user's own place.
+def state_folder(settings: Settings, user: int | None = None) -> Path:
+    """Where engines are kept: what ORIN_RERANK_STATE names, else the settings, else the user's own place.
+
+    Args:
+        settings: All settings.
+        user: Number of the user, 0 for the system's place; None means this process's.
 
     Raises:
         StoreError: If the user has no home.
@@ -53,7 +57,7 @@ def state_folder(settings: Settings) -> Path:
 
     if settings.model.state is not None and not os.environ.get(STATE_VARIABLE):
         return settings.model.state.absolute()
-    return default_state_folder()
+    return default_state_folder(user=user)
 
 
 def place_of(bundle: Path, settings: Settings) -> Place:

@@ -60,7 +60,7 @@ def doctor(
     {"subject", "check", "verdict", "finding", "remedy", "command"}.
     """
     from orin_rerank.board.paths import BoardPaths
-    from orin_rerank.cli.doctor_table import show_report
+    from orin_rerank.cli.doctor_table import show_archive, show_report
     from orin_rerank.cli.output import console, print_json, progress_console
     from orin_rerank.lifecycle.doctor.examine import examine
     from orin_rerank.telemetry import log
@@ -71,11 +71,15 @@ def doctor(
     with progress_console().status("looking at this machine"):
         context = _context(settings, problem, config, socket, address)
         report = examine(paths, context)
-        files = None if bundle is None else _write(bundle, paths, settings, context, report)
     if json_output:
         print_json(report.as_dict())
     else:
-        show_report(report, console(), archive=bundle, files=files)
+        show_report(report, console(), archived=bundle is not None)
+    if bundle is not None:
+        with progress_console().status("packing"):
+            files = _write(bundle, paths, settings, context, report)
+        if not json_output:
+            show_archive(bundle, files, console())
     return ExitCode.OK if report.healthy else ExitCode.UNHEALTHY
 
 
@@ -97,7 +101,7 @@ def _context(
     """What the checks need to know beside the board's files."""
     from orin_rerank import __version__
     from orin_rerank.cli.address import socket_of, target_of
-    from orin_rerank.cli.bundles import bundle_of
+    from orin_rerank.cli.bundles import SHIPPED_CALIBRATION, SHIPPED_EVALUATION, bundle_of, repository_folder
     from orin_rerank.cli.configured import state_folder
     from orin_rerank.config.file import config_file
     from orin_rerank.errors import BundleError
@@ -113,19 +117,25 @@ def _context(
         folder = bundle_of(Path(named) if named else settings.model.bundle).absolute()
     except BundleError as error:
         bundle_problem = str(error)
+    service = User.named(SERVICE_USER)
+    sets = {
+        "calibration set": settings.first_boot.calibration or repository_folder(SHIPPED_CALIBRATION),
+        "judged set": settings.first_boot.evaluation or repository_folder(SHIPPED_EVALUATION),
+    }
     package = Path(__file__)
     return Context(
         version=__version__,
-        state=state_folder(settings),
+        state=state_folder(settings, None if service is None else 0),
         socket=socket_of(target),
         bundle=folder,
         bundle_problem=bundle_problem,
+        sets={what: folder.absolute() for what, folder in sets.items() if folder is not None},
         settings_file=config_file(config),
         settings_problem=problem,
         engine=settings.engine,
         tuning=settings.board,
         daemon=daemon,
-        daemon_user=User.named(SERVICE_USER) or User.current(),
+        daemon_user=service or User.current(),
         # A daemon that computes on the GPU proves that it can be opened, and may need the memory that this would take.
         probe=probe_machine(open_gpu=not daemon.engine.startswith(_ON_THE_GPU)),
         built_s=package.stat().st_mtime,

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from orin_rerank.lifecycle.doctor.examine import Examined, Report
     from orin_rerank.lifecycle.doctor.finding import Finding
 
-__all__ = ["show_report"]
+__all__ = ["show_archive", "show_report"]
 
 _SHOWN: Final = {
     Verdict.OK: Text("ok", style="green"),
@@ -31,25 +31,33 @@ _STYLES: Final = {Verdict.OK: "", Verdict.WARN: "yellow", Verdict.FAIL: "red"}
 _LONGEST: Final = 1000
 
 
-def show_report(report: Report, out: Console, *, archive: Path | None, files: Sequence[str] | None) -> None:
+def show_report(report: Report, out: Console, *, archived: bool) -> None:
     """Shows it, subject by subject, with a line in the end that sums it up.
 
     Args:
         report: What was found.
         out: Where to.
-        archive: The archive that was written; None if none was.
-        files: What is in it.
+        archived: Whether an archive is going to be written.
     """
     width = max((len(one.check.name) for one in report.examined), default=0)
     for subject, group in itertools.groupby(report.examined, key=lambda one: one.check.subject):
         out.print(Text(subject, style="bold"))
         out.print(_table(list(group), width))
     out.print(_summary(report))
-    if archive is not None and files is not None:
-        out.print(f"{archive}: {', '.join(files)}", markup=False)
-        out.print("Look through it before you pass it on.", style="dim")
-    elif not report.healthy:
+    if not report.healthy and not archived:
         out.print("`orin-rerank doctor --bundle FILE` packs this for somebody who helps.", style="dim")
+
+
+def show_archive(archive: Path, files: Sequence[str], out: Console) -> None:
+    """Says what was packed.
+
+    Args:
+        archive: Where it was written.
+        files: What is in it.
+        out: Where to.
+    """
+    out.print(f"{archive}: {', '.join(files)}", markup=False)
+    out.print("Look through it before you pass it on.", style="dim")
 
 
 def _table(group: list[Examined], width: int) -> Table:

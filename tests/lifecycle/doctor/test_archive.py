@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import stat
 import tarfile
 import time
 from pathlib import Path
@@ -95,15 +96,32 @@ def test_the_same_contents_give_the_same_bytes(tmp_path: Path) -> None:
         assert text.read() == "ä\n".encode()
 
 
-def test_an_archive_replaces_an_older_one_and_follows_no_link(tmp_path: Path) -> None:
-    other = tmp_path / "other"
-    other.write_text("kept")
+def test_an_archive_replaces_an_older_one(tmp_path: Path) -> None:
     target = tmp_path / "support.tgz"
-    target.symlink_to(other)
+    target.write_text("older")
     write_archive(target, {"a": "b"})
+    with tarfile.open(target) as archive:
+        assert archive.getnames() == ["support/a"]
+    assert [path.name for path in tmp_path.iterdir()] == ["support.tgz"]
+
+
+@pytest.mark.parametrize("kind", ["link", "fifo", "device"])
+def test_what_is_no_plain_file_is_left_alone(tmp_path: Path, kind: str) -> None:
+    target, other = tmp_path / "support.tgz", tmp_path / "other"
+    other.write_text("kept")
+    if kind == "link":  # as /dev/stdout is one
+        target.symlink_to(other)
+    elif kind == "fifo":
+        os.mkfifo(target)
+    elif os.geteuid() == 0:
+        os.mknod(target, stat.S_IFCHR | 0o666, os.makedev(1, 7))  # /dev/full
+    else:
+        target = Path("/dev/full")
+    before = target.lstat()
+    with pytest.raises(SettingsError, match="is there, and is no plain file; name another"):
+        write_archive(target, {"a": "b"})
+    assert (target.lstat().st_ino, target.lstat().st_mode) == (before.st_ino, before.st_mode)
     assert other.read_text() == "kept"
-    assert not target.is_symlink()
-    assert [path.name for path in sorted(tmp_path.iterdir())] == ["other", "support.tgz"]
 
 
 def test_a_place_that_takes_none(tmp_path: Path) -> None:
@@ -111,6 +129,6 @@ def test_a_place_that_takes_none(tmp_path: Path) -> None:
         write_archive(tmp_path / "missing" / "a.tar.gz", {"a": "b"})
     folder = tmp_path / "folder"
     folder.mkdir()
-    with pytest.raises(SettingsError, match="cannot be written"):
+    with pytest.raises(SettingsError, match="is no plain file"):
         write_archive(folder, {"a": "b"})
     assert os.listdir(tmp_path) == ["folder"]  # noqa: PTH208

@@ -139,12 +139,21 @@ def test_a_gpu_that_cannot_be_opened(tmp_path: Path, probe: MachineProbe, text: 
     assert finding.command == command
 
 
+def test_a_process_that_could_not_be_started_says_nothing_of_the_driver(tmp_path: Path) -> None:
+    probe = MachineProbe(problem="could not be started: Cannot allocate memory", started=False)
+    finding = check_cuda(board(tmp_path), context_of(tmp_path, probe=probe))
+    assert finding is not None
+    assert finding.remedy == "the machine is short of memory or processes, or forbids them"
+
+
 def test_pycuda_goes_where_the_package_looks_for_it(tmp_path: Path) -> None:
     paths = board(tmp_path)
     paths.at("/usr/lib/orin-rerank/site-packages").mkdir(parents=True)
     finding = check_cuda(paths, context_of(tmp_path, probe=MachineProbe(gpu_problem="pycuda is not installed")))
     assert finding is not None
-    assert finding.command == "sudo pip install --target /usr/local/lib/orin-rerank/site-packages pycuda"
+    assert finding.command == (
+        "sudo CUDA_ROOT=/usr/local/cuda python3 -m pip install --target /usr/local/lib/orin-rerank/site-packages pycuda"
+    )
 
 
 def test_a_gpu_that_nobody_wants(tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from fakes.board import make_pc
 from orin_rerank.board.paths import BoardPaths
 from orin_rerank.lifecycle.doctor.redaction import Redactor, redactor_of
 
@@ -41,6 +42,9 @@ REDACTOR = Redactor(
         ("from 192.168.1.7:50051, 10.0.0.5.", "from <ipv4>:50051, <ipv4>."),
         ("127.0.0.1:50051 and 0.0.0.0", "127.0.0.1:50051 and 0.0.0.0"),
         ("tensorrt_rtx 1.7.1.116, version 10.3.0.30", "tensorrt_rtx 1.7.1.116, version 10.3.0.30"),
+        ("TensorRT 10.3.0.26 and CUDA: 12.6.68.1", "TensorRT 10.3.0.26 and CUDA: 12.6.68.1"),
+        ("ii  libnvinfer10  10.3.0.30-1+cuda12.5", "ii  libnvinfer10  10.3.0.30-1+cuda12.5"),
+        ("no TensorRT at 10.3.0.26", "no TensorRT at <ipv4>"),
         ("Jetson Linux 36.4.7, kernel 5.15.148-tegra", "Jetson Linux 36.4.7, kernel 5.15.148-tegra"),
         ("fe80::1%eth0 2001:db8::5, [2001:db8::5]:50051", "<ipv6> <ipv6>, [<ipv6>]:50051"),
         ("fe80::1: gone", "<ipv6>: gone"),
@@ -155,3 +159,15 @@ def test_a_long_text_takes_no_long_time(part: str) -> None:
     begin = time.process_time()
     REDACTOR.text(f"{part * (100_000 // len(part))}g")
     assert time.process_time() - begin < 5
+
+
+def test_who_asked_by_sudo_is_taken_out_though_no_list_has_him(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As with accounts of a directory server: those are looked up by number, and not listed."""
+    account = next(one for one in pwd.getpwall() if 0 < one.pw_uid < 1000 and len(one.pw_name) > 4)
+    text = f"run by {account.pw_name}"
+    paths = make_pc(tmp_path)
+    assert redactor_of(paths).text(text) == text
+    monkeypatch.setenv("SUDO_UID", str(account.pw_uid))
+    assert redactor_of(paths).text(text) == "run by <user>"
+    monkeypatch.setenv("SUDO_UID", "99999999999999999999")
+    assert redactor_of(paths).text(text) == text

@@ -12,7 +12,13 @@ import pytest
 from lifecycle.doctor.places import APP, SERVING, board, context_of, said
 from orin_rerank.lifecycle.doctor.context import DaemonAnswer
 from orin_rerank.lifecycle.doctor.finding import Verdict
-from orin_rerank.lifecycle.doctor.service import check_preparation, check_settings, check_socket, check_state
+from orin_rerank.lifecycle.doctor.service import (
+    check_preparation,
+    check_problems,
+    check_settings,
+    check_socket,
+    check_state,
+)
 from orin_rerank.lifecycle.first_boot.journal import Journal, Outcome
 from orin_rerank.lifecycle.first_boot.progress import Step
 
@@ -34,6 +40,8 @@ def test_settings(tmp_path: Path) -> None:
     finding = check_settings(paths, wrong)
     assert said(finding) == (Verdict.FAIL, "/etc/orin-rerank/config.toml:2: unknown key a in [server]")
     assert finding.command == "orin-rerank config check"
+    named = dataclasses.replace(wrong, settings_file=tmp_path / "mine.toml")
+    assert check_settings(paths, named).command == f"orin-rerank config check {tmp_path}/mine.toml"
 
 
 def test_a_socket_that_answers(tmp_path: Path, listening: Path) -> None:
@@ -123,5 +131,11 @@ def test_what_became_of_preparing_the_machine(tmp_path: Path) -> None:
     assert finding.command == "orin-rerank prepare --again"
     # A daemon that runs knows better than what lies on the disk.
     assert said(check_preparation(paths, context_of(tmp_path)))[0] is Verdict.OK
-    told = context_of(tmp_path, daemon=dataclasses.replace(SERVING, problems=("clocks: not locked",)))
-    assert said(check_preparation(paths, told)) == (Verdict.WARN, "clocks: not locked")
+    problems = ("calibrate: refused by the gate", "clocks: not locked", "the settings are wrong")
+    told = context_of(tmp_path, daemon=dataclasses.replace(SERVING, problems=problems))
+    assert said(check_preparation(paths, told)) == (Verdict.WARN, "calibrate: refused by the gate")
+    finding = check_problems(paths, told)  # neither is mended by preparing the machine again
+    assert said(finding) == (Verdict.WARN, "clocks: not locked; the settings are wrong")
+    assert finding is not None
+    assert finding.command == "orin-rerank status"
+    assert check_problems(paths, context_of(tmp_path)) is None

@@ -7,7 +7,10 @@ import os
 import pwd
 import stat
 from dataclasses import dataclass
-from typing import Final
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 __all__ = ["SERVICE_USER", "User", "group_name"]
 
@@ -64,6 +67,28 @@ class User:
         else:
             shift = 0
         return (stat.S_IMODE(status.st_mode) >> shift) & bits == bits
+
+    def kept_from(self, path: Path, bits: int) -> Path | None:
+        """What keeps this user from something: a folder on the way that may not be passed, or the thing itself.
+
+        Args:
+            path: What, absolute.
+            bits: As for `may`.
+
+        Returns:
+            The first in the way; None where there is nothing, or the caller may not look.
+
+        Raises:
+            FileNotFoundError: If it, or a folder on the way, is not there.
+        """
+        path = path.resolve()
+        try:
+            for folder in reversed(path.parents):
+                if not self.may(1, folder.stat()):
+                    return folder
+            return None if self.may(bits, path.stat()) else path
+        except PermissionError:
+            return None
 
 
 def group_name(gid: int) -> str:

@@ -50,8 +50,8 @@ What `orin-rerank doctor --bundle` has put together, to be read by somebody who 
 {files}
 
 There is nothing of requests in here: no query, no document, no picture, no score. Names of the machine and of people,
-paths below home folders, addresses, serial numbers and identities have been taken out. Look through it before you
-pass it on.
+paths below home folders, addresses, serial numbers, identities and secrets have been taken out, as far as they can be
+told. Look through it before you pass it on.
 """
 
 _UNITS: Final = ("orin-rerank", "orin-rerank-board", "orin-rerank-board-again")
@@ -81,7 +81,7 @@ def collect(
     files["versions.json"] = _json(redactor, _versions(context))
     files["nvpmodel.conf"] = _text(redactor, paths.text(CONFIG))
     files["nv_tegra_release"] = _text(redactor, paths.text("/etc/nv_tegra_release"))
-    files[JOURNAL_FILE] = _text(redactor, _read(context.state / JOURNAL_FILE))
+    files[JOURNAL_FILE] = _noted(redactor, _read(context.state / JOURNAL_FILE))
     files["journal.txt"] = _text(redactor, _journal(paths))
     found = {name: text for name, text in files.items() if text}
     listed = "\n".join(f"  {name:<18}{CONTENTS[name]}" for name in sorted(found))
@@ -94,16 +94,19 @@ def write_archive(target: Path, files: Mapping[str, str], owner: tuple[int, int]
     The same contents give the same bytes: files are in the order of their names, and bear no time and no owner.
 
     Args:
-        target: Such as `support.tar.gz`; replaced if it is there.
+        target: Such as `support.tar.gz`; replaced if it is there and a plain file.
         files: Contents by name.
         owner: Numbers of the user and the group that it shall belong to; None means this process's.
 
     Raises:
-        SettingsError: If it cannot be written.
+        SettingsError: If it cannot be written, or if something else is there, such as a device or a link.
     """
     folder = Path(target.name.removesuffix(".gz").removesuffix(".tar").removesuffix(".tgz") or "orin-rerank-doctor")
     data = _packed(folder, files)
     try:
+        with contextlib.suppress(FileNotFoundError):
+            if not stat.S_ISREG(target.lstat().st_mode):  # root would put a file in the place of /dev/null
+                raise SettingsError("is there, and is no plain file; name another", item=f"--bundle {target}")
         # A name that nobody can foresee, since root may write to a folder that is everybody's.
         handle, name = tempfile.mkstemp(prefix=f".{target.name}.", dir=target.absolute().parent)
         part = Path(name)
@@ -144,6 +147,14 @@ def _json(redactor: Redactor, value: object) -> str:
 
 def _text(redactor: Redactor, text: str | None) -> str | None:
     return None if text is None else redactor.text(text).rstrip("\n") + "\n"
+
+
+def _noted(redactor: Redactor, text: str | None) -> str | None:
+    """A file of JSON, as a text where a power cut left half of it."""
+    try:
+        return None if text is None else _json(redactor, json.loads(text))
+    except ValueError:
+        return _text(redactor, text)
 
 
 def _inventory(context: Context) -> object:

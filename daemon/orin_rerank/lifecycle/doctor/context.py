@@ -12,7 +12,7 @@ from orin_rerank.lifecycle.doctor.accounts import User, group_name
 from orin_rerank.lifecycle.doctor.probe import MachineProbe
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
     from pathlib import Path
 
 __all__ = ["Context", "DaemonAnswer"]
@@ -57,6 +57,7 @@ class Context:
         state: The state folder, where engines are kept.
         bundle: The bundle's folder; None if none is installed.
         bundle_problem: Why not.
+        sets: Folders of the calibration and the judged set, as far as they are known, by what they are.
         socket: Where the daemon listens; None where it is asked over TCP.
         settings_file: The settings file; None if there is none.
         settings_problem: What is wrong with the settings; defaults are taken then.
@@ -77,6 +78,7 @@ class Context:
     socket: Path | None
     bundle: Path | None = None
     bundle_problem: str | None = None
+    sets: Mapping[str, Path] = field(default_factory=dict)
     settings_file: Path | None = None
     settings_problem: str | None = None
     engine: EngineSettings = field(default_factory=EngineSettings)
@@ -89,3 +91,10 @@ class Context:
     now_s: float = field(default_factory=time.time)
     sleep: Callable[[float], None] = time.sleep
     group_name: Callable[[int], str] = group_name
+
+    def as_root(self, command: str) -> str:
+        """A command that reads or changes what the daemon keeps, as it is typed here.
+
+        Where the daemon has a user of its own, others would make engines in their own folders with it.
+        """
+        return command if self.daemon_user.uid == self.caller.uid else f"sudo {command}"

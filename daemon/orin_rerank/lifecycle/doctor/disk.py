@@ -11,6 +11,7 @@ from orin_rerank.engines.plan_store import PlanStore
 from orin_rerank.engines.store import EngineStore
 from orin_rerank.graph.builder import Precision
 from orin_rerank.lifecycle.doctor.finding import Check, fail, ok, warn
+from orin_rerank.lifecycle.doctor.reach import MAY_WRITE, out_of_reach, shut_by_unit
 from orin_rerank.lifecycle.first_boot.preflight import engine_disk_bytes
 
 if TYPE_CHECKING:
@@ -28,21 +29,21 @@ _RESERVE: Final = 256 << 20
 _MORE: Final = "remove something, or keep engines on another disk: [model] state in the settings"
 
 
-def check_state_folder(_: BoardPaths, context: Context) -> Finding:
+def check_state_folder(paths: BoardPaths, context: Context) -> Finding:
     """Whether the daemon may write to its state folder."""
     user, there = context.daemon_user, _nearest(context.state)
     try:
         if os.statvfs(there).f_flag & os.ST_RDONLY:
             return fail(f"{context.state} is on a file system that is read-only", "mount it writable, or name another")
-        status = there.stat()
+        shut = shut_by_unit(paths, context.state) or out_of_reach(paths, context, there, MAY_WRITE)
+    except PermissionError:
+        raise
     except OSError as error:
         return fail(f"{there} cannot be looked at: {error.strerror}")
-    if user.may(7, status):
+    if shut is None:
         return ok(f"{context.state}" + ("" if there == context.state else ", which is made when it is needed"))
-    if there == context.state:
-        return fail(
-            f"{user.name} may not write to {context.state}", command=f"sudo chown -R {user.name}: {context.state}"
-        )
+    if there == context.state or shut.remedy is not None:
+        return shut
     return fail(f"{user.name} cannot make {context.state}", f"{there} belongs to somebody else")
 
 

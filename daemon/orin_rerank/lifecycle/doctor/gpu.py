@@ -119,6 +119,8 @@ def check_cuda(paths: BoardPaths, context: Context) -> Finding | None:
     jetson = identify_board(paths).is_jetson
     wanted = context.engine.device is not DeviceChoice.CPU and (jetson or bool(discrete_nodes(paths)))
     if probe.problem is not None:
+        if not probe.started:
+            return fail(probe.problem, "the machine is short of memory or processes, or forbids them")
         return fail(probe.problem, "the driver hangs or crashes: see the kernel's log, and restart the board")
     if probe.gpu is not None:
         capability = ".".join(map(str, probe.gpu.compute_capability))
@@ -128,7 +130,7 @@ def check_cuda(paths: BoardPaths, context: Context) -> Finding | None:
     if probe.pycuda is None and probe.gpu_problem.startswith("pycuda is not"):
         return fail(
             "pycuda is not installed, so the processor computes",
-            "it is compiled where CUDA is",
+            "it is compiled, with python3-pip, python3-dev, g++ and cuda-toolkit",
             _how_to_get_pycuda(paths, jetson=jetson),
         )
     return fail(probe.gpu_problem, "what `device nodes` and `access` say comes first; else restart the board")
@@ -174,7 +176,7 @@ def _shown(paths: BoardPaths, nodes: Sequence[Path]) -> str:
 
 def _how_to_get_pycuda(paths: BoardPaths, *, jetson: bool) -> str:
     if paths.at(_PACKAGED).is_dir():  # the .deb looks here for what it cannot bring
-        return f"sudo pip install --target {_ADDED} pycuda"
+        return f"sudo CUDA_ROOT=/usr/local/cuda python3 -m pip install --target {_ADDED} pycuda"
     return f'pip install "orin-rerank[{"jetson" if jetson else "cuda"}]"'
 
 

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 __all__ = ["CHECKS", "planned_model", "swap_finding"]
 
 _SUBJECT: Final = "memory and disk"
+_GUIDE: Final = "docs/appliance.md, Swap"
 _POLICIES: Final = {
     Residency.BOTH: "with both precisions in memory",
     Residency.SWAPPED: "with one precision at a time",
@@ -118,9 +119,9 @@ def swap_finding(memory: Memory, needed: int) -> Finding:
         return ok(text)
     return warn(
         f"{text}; compiling the model takes {gib(needed)} of swap on disk",
-        "add a swap file"
-        + ("; zram takes the memory that it gives, so turn it off while compiling" if memory.zram_total else ""),
-        "sudo systemctl disable --now nvzramconfig" if memory.zram_total else None,
+        f"add a swap file of that size while it compiles ({_GUIDE})"
+        + ("; zram takes the memory that it gives, so turn it off until then" if memory.zram_total else ""),
+        "sudo swapoff /dev/zram*" if memory.zram_total else None,
     )
 
 

@@ -14,6 +14,7 @@ from orin_rerank.board.snapshot import fastest_mode
 from orin_rerank.board.tuning import read_outcome, wanted_mode
 from orin_rerank.errors import BoardError
 from orin_rerank.lifecycle.doctor.finding import Check, fail, ok, warn
+from orin_rerank.lifecycle.doctor.reach import installed_unit
 
 if TYPE_CHECKING:
     from orin_rerank.board.paths import BoardPaths
@@ -72,7 +73,8 @@ def check_root_service(paths: BoardPaths, _: Context) -> Finding | None:
         return None
     outcome = read_outcome(paths.at(str(OUTCOME)))
     if outcome is None:
-        return warn("power mode and clocks have not been set since boot", command="systemctl status orin-rerank-board")
+        command = "systemctl status orin-rerank-board" if installed_unit(paths) else _APPLY
+        return warn("power mode and clocks have not been set since boot", command=command)
     if outcome.reboot_needed:
         return warn(f"the power mode {outcome.wanted} waits for a reboot", command="sudo reboot")
     if outcome.problem is not None:

@@ -28,7 +28,8 @@ class MachineProbe:
         gpu_problem: Why not.
         onnxruntime: Version of ONNX Runtime; None if it cannot be imported.
         providers: What it computes on, such as `CUDAExecutionProvider`.
-        problem: Why nothing more is known: the process died, or did not end.
+        problem: Why nothing more is known: the process died, did not end, or could not be started.
+        started: Whether it could.
     """
 
     tensorrt: str | None = None
@@ -39,6 +40,7 @@ class MachineProbe:
     onnxruntime: str | None = None
     providers: tuple[str, ...] = field(default=())
     problem: str | None = None
+    started: bool = True
 
 
 def probe_machine(*, open_gpu: bool = True, timeout_s: float = 60.0) -> MachineProbe:
@@ -51,7 +53,7 @@ def probe_machine(*, open_gpu: bool = True, timeout_s: float = 60.0) -> MachineP
     told = run_apart(__name__, *(["gpu"] if open_gpu else []), timeout_s=timeout_s)
     found = _from_json(told.values[-1]) if told.values else MachineProbe()
     problem = None if told.problem is None else f"the process that tried the GPU's libraries {told.problem}"
-    return dataclasses.replace(found, problem=problem)
+    return dataclasses.replace(found, problem=problem, started=told.started)
 
 
 def run() -> None:

@@ -8,6 +8,7 @@ so that a text can still be read.
 
 from __future__ import annotations
 
+import contextlib
 import ipaddress
 import os
 import pwd
@@ -58,10 +59,11 @@ _INTERFACE: Final = re.compile(r"\b((?:en|wl|ww)x)[0-9a-f]{12}\b")
 _UUID: Final = re.compile(r"(?i)\b[0-9a-f]{8}-(?:[0-9a-f]{4}-){3}[0-9a-f]{12}\b")
 _IDENTITY: Final = re.compile(r"(?i)(?<![0-9a-f])[0-9a-f]{32}(?![0-9a-f])")
 """machine-id and its like; digests of ours have 64 digits, or 12."""
-_IPV4: Final = re.compile(
-    r"(?<![\w.])(?<!tensorrt )(?<!tensorrt_rtx )(?<![Vv]ersion )\d{1,3}(?:\.\d{1,3}){3}(?![\w.]*\w)"
+_IPV4: Final = re.compile(r"(?<![\w.])\d{1,3}(?:\.\d{1,3}){3}(?![\w.]*\w)")
+_OF_A_VERSION: Final = re.compile(
+    r"(?i)(?<![a-z])(?:version|cuda|cudnn|onnxruntime|tensorrt|nvidia|lib[a-z])[\w.+-]*[\s:=(]{1,8}$"
 )
-"""Four numbers may be a version, too."""
+"""What stands before four numbers that are no address."""
 _IPV6: Final = re.compile(
     r"(?<![\w:.])(?=[0-9A-Fa-f.]{0,39}:[0-9A-Fa-f.]{0,39}:)[0-9A-Fa-f:.]{2,64}(?:%\w{1,16})?(?![\w:])"
 )
@@ -94,7 +96,7 @@ class Redactor:
         text = _INTERFACE.sub(r"\1<mac>", text)
         for pattern, placeholder in ((_UUID, "<id>"), (_IDENTITY, "<id>"), (_MAC, "<mac>")):
             text = pattern.sub(placeholder, text)
-        text = _IPV4.sub(lambda match: _address(match[0], "<ipv4>"), text)
+        text = _IPV4.sub(_ipv4, text)
         return _IPV6.sub(lambda match: _address(match[0], "<ipv6>"), text)
 
     def value(self, value: object, name: str = "") -> object:
@@ -153,14 +155,22 @@ def redactor_of(paths: BoardPaths, extra: Mapping[str, str] | None = None) -> Re
         add(number if set(number) & set("123456789") else None, "<serial>")
     for file in ("/etc/machine-id", "/proc/sys/kernel/random/boot_id"):
         add(paths.text(file), "<id>")
-    for account in pwd.getpwall():
-        person = account.pw_uid >= _FIRST_PERSON and account.pw_name != "nobody"
-        if person or account.pw_uid == os.geteuid():
-            add(account.pw_name, "<user>")
-            if account.pw_dir not in ("", "/") and not account.pw_dir.startswith(_NO_HOMES):
-                homes.add(account.pw_dir.rstrip("/"))
+    for account in _people():
+        add(account.pw_name, "<user>")
+        if account.pw_dir not in ("", "/") and not account.pw_dir.startswith(_NO_HOMES):
+            homes.add(account.pw_dir.rstrip("/"))
     words.update({word: placeholder for word, placeholder in (extra or {}).items() if word})
     return Redactor(words, tuple(sorted(homes)))
+
+
+def _people() -> list[pwd.struct_passwd]:
+    """Accounts of people, and of who asks. Those that a server knows are in no list, and are found by their number."""
+    numbers = {os.geteuid(), *(int(one) for one in [os.environ.get("SUDO_UID", "")] if one.isdecimal())}
+    found = [one for one in pwd.getpwall() if one.pw_uid >= _FIRST_PERSON and one.pw_name != "nobody"]
+    for number in numbers:
+        with contextlib.suppress(KeyError, OverflowError):
+            found.append(pwd.getpwuid(number))
+    return found
 
 
 def _known_hosts(paths: BoardPaths) -> list[str]:
@@ -173,6 +183,11 @@ def _domains(paths: BoardPaths) -> list[str]:
     """Domains that names are looked up in."""
     lines = (line.split() for line in (paths.text("/etc/resolv.conf") or "").splitlines())
     return [name for words in lines if words[:1] in (["search"], ["domain"]) for name in words[1:] if "." in name[1:-1]]
+
+
+def _ipv4(match: re.Match[str]) -> str:
+    before = match.string[max(0, match.start() - 48) : match.start()]
+    return match[0] if _OF_A_VERSION.search(before) else _address(match[0], "<ipv4>")
 
 
 def _address(found: str, placeholder: str) -> str:

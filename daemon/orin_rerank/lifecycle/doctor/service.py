@@ -10,7 +10,9 @@ from typing import TYPE_CHECKING, Final
 from orin_rerank.board.module import identify_board
 from orin_rerank.engines.settings import DeviceChoice
 from orin_rerank.lifecycle.doctor.finding import Check, Finding, Verdict, fail, ok, warn
+from orin_rerank.lifecycle.doctor.reach import installed_unit
 from orin_rerank.lifecycle.first_boot.journal import Journal, Outcome
+from orin_rerank.lifecycle.first_boot.progress import Step
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -21,16 +23,19 @@ if TYPE_CHECKING:
 __all__ = ["CHECKS"]
 
 _SUBJECT: Final = "daemon"
-_UNITS: Final = ("/lib/systemd/system/orin-rerank.service", "/etc/systemd/system/orin-rerank.service")
 _READ_AND_WRITE: Final = 6
 _CONNECT_S: Final = 2.0
+_TAKEN_AGAIN: Final = {
+    step.value for step in Step if step not in (Step.BOARD, Step.POWER_MODE, Step.CLOCKS, Step.LOAD, Step.WAIT)
+}
 _NOT_DONE: Final = (Outcome.FAILED, Outcome.REFUSED)
 
 
 def check_settings(_: BoardPaths, context: Context) -> Finding:
     """Whether the settings are right."""
     if context.settings_problem is not None:
-        return fail(context.settings_problem, "the daemon does not start with this", "orin-rerank config check")
+        file = "" if context.settings_file is None else f" {context.settings_file}"
+        return fail(context.settings_problem, "the daemon does not start with this", f"orin-rerank config check{file}")
     return ok("defaults; there is no settings file" if context.settings_file is None else f"{context.settings_file}")
 
 
@@ -86,13 +91,15 @@ def _silent(paths: BoardPaths, context: Context) -> Finding | None:
 
 def check_preparation(_: BoardPaths, context: Context) -> Finding | None:
     """Whether a step of preparing this machine failed, or was refused."""
-    problems = list(context.daemon.problems)
+    problems, _ = _reported(context)
     entries = Journal(context.state).entries
     if context.daemon.state is None:
         problems = [f"{step.value}: {entry.text}" for step, entry in entries.items() if entry.outcome in _NOT_DONE]
     if problems:
         return warn(
-            "; ".join(problems), "after what it says is done, with the daemon stopped", "orin-rerank prepare --again"
+            "; ".join(problems),
+            "after what it says is done, with the daemon stopped",
+            context.as_root("orin-rerank prepare --again"),
         )
     done = [step.value for step, entry in entries.items() if entry.outcome is Outcome.DONE]
     return ok(f"done: {', '.join(done)}") if done else None
@@ -100,7 +107,7 @@ def check_preparation(_: BoardPaths, context: Context) -> Finding | None:
 
 def _absent(paths: BoardPaths, text: str) -> Finding:
     """No daemon: a failure where it is installed as a service, else somebody has not started it."""
-    installed = any(paths.at(unit).exists() for unit in _UNITS)
+    installed = installed_unit(paths)
     command = "systemctl status orin-rerank" if installed else "orin-rerank serve"
     return Finding(Verdict.FAIL if installed else Verdict.WARN, text, None, command)
 
@@ -129,9 +136,24 @@ def _connect(file: Path) -> str | None:
     return None
 
 
+def check_problems(_: BoardPaths, context: Context) -> Finding | None:
+    """What else the daemon says is not as it should be."""
+    _, others = _reported(context)
+    return warn("; ".join(others), "the daemon says so", "orin-rerank status") if others else None
+
+
+def _reported(context: Context) -> tuple[list[str], list[str]]:
+    """The daemon's problems: those of steps that are taken again, and the rest."""
+    steps, others = list[str](), list[str]()
+    for problem in context.daemon.problems:
+        (steps if problem.partition(":")[0] in _TAKEN_AGAIN else others).append(problem)
+    return steps, others
+
+
 CHECKS: Final = (
     Check(_SUBJECT, "settings", check_settings),
     Check(_SUBJECT, "socket", check_socket),
     Check(_SUBJECT, "state", check_state),
     Check(_SUBJECT, "preparation", check_preparation),
+    Check(_SUBJECT, "problems", check_problems),
 )
