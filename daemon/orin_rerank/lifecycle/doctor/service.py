@@ -91,7 +91,7 @@ def _silent(paths: BoardPaths, context: Context) -> Finding | None:
 
 def check_preparation(_: BoardPaths, context: Context) -> Finding | None:
     """Whether a step of preparing this machine failed, or was refused."""
-    problems, _ = _reported(context)
+    problems, _others = _reported(context)
     entries = Journal(context.state).entries
     if context.daemon.state is None:
         problems = [f"{step.value}: {entry.text}" for step, entry in entries.items() if entry.outcome in _NOT_DONE]
@@ -138,7 +138,7 @@ def _connect(file: Path) -> str | None:
 
 def check_problems(_: BoardPaths, context: Context) -> Finding | None:
     """What else the daemon says is not as it should be."""
-    _, others = _reported(context)
+    _steps, others = _reported(context)
     return warn("; ".join(others), "the daemon says so", "orin-rerank status") if others else None
 
 
