@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
+import logging
 import os
 import signal
 import subprocess
@@ -12,11 +14,17 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from fakes.board import NX_16, make_board
 from orin_rerank.cli.configured import settings_of, state_folder
+from orin_rerank.cli.reloading import RELOADED, Reloading
+from orin_rerank.config.sections import SECTIONS, LogLevel, Settings, keys_of
+from orin_rerank.engines.settings import DeviceChoice, PrecisionChoice
 from orin_rerank.errors import SettingsError
+from orin_rerank.graph.builder import Dialect
+from orin_rerank.lifecycle.first_boot.settings import PrepareChoice
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterator, Mapping
 
 COMMAND = str(Path(sys.executable).with_name("orin-rerank"))
 DEFAULT = Path(__file__).parents[2] / "deploy/etc/config.toml"
@@ -41,6 +49,63 @@ def test_a_wrong_file_is_refused_with_its_line(tmp_path: Path) -> None:
     assert done.returncode == 2
     assert f"{file}:2: unknown key max_document in [server]; did you mean max_documents?" in done.stderr
     assert done.stdout == ""
+
+
+def test_the_board_decides_which_power_modes_there_are(tmp_path: Path) -> None:
+    file = tmp_path / "config.toml"
+    make_board(tmp_path / "board", NX_16)
+    env = {"ORIN_RERANK_BOARD_ROOT": str(tmp_path / "board")}
+    file.write_text('[board]\npower_mode = "15w"\n')
+    assert run("check", str(file), env=env).returncode == 0
+    file.write_text('[board]\npower_mode = "fastset"\n')
+    done = run("check", str(file), env={**env, "COLUMNS": "300"})
+    assert done.returncode == 2
+    assert f"{file}:2: power_mode: " in done.stderr
+    assert "MAXN" in done.stderr  # which there are
+    file.write_text('[engine]\nprefix_cache_bytes = "900 GiB"\n')
+    done = run("check", str(file), env={**env, "COLUMNS": "300"})
+    assert done.returncode == 2
+    assert f"{file}:2: prefix_cache_bytes is more than this machine's memory, 14.9 GiB" in done.stderr
+
+
+@pytest.fixture
+def logging_as_it_was() -> Iterator[None]:
+    root, ours = logging.getLogger(), logging.getLogger("orin_rerank")
+    handlers, levels = root.handlers[:], (root.level, ours.level)
+    yield
+    root.handlers[:] = handlers
+    root.setLevel(levels[0])
+    ours.setLevel(levels[1])
+
+
+@pytest.mark.parametrize("name", sorted(f"{section}.{key}" for section in SECTIONS for key in keys_of(section)))
+@pytest.mark.usefixtures("logging_as_it_was")
+def test_what_a_reload_takes_over(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    others = {
+        "model.bundle": Path("/b"), "model.state": Path("/s"), "engine.precision": PrecisionChoice.FULL,
+        "engine.device": DeviceChoice.CPU, "engine.threads": 3, "engine.token_budget": 99,
+        "engine.dialect": Dialect.PRIMITIVE, "engine.max_tokens": 999, "engine.memory_bytes": 1 << 30,
+        "server.socket": Path("/x"), "server.socket_mode": 0o600, "server.tcp": "a:1", "log.level": LogLevel.DEBUG,
+        "first_boot.prepare": PrepareChoice.OFF, "first_boot.calibration": Path("/c"),
+        "first_boot.evaluation": Path("/e"), "board.power_mode": "keep", "board.lock_clocks": False,
+        "board.reboot": True,
+    }  # fmt: skip
+    section, _, key = name.partition(".")
+    before = Settings()
+    old = getattr(getattr(before, section), key)
+    new = others[name] if name in others else 7 if old is None else old + 1
+    after = dataclasses.replace(before, **{section: dataclasses.replace(getattr(before, section), **{key: new})})
+    server = Reloading(before, before.server, lambda: after)()
+    assert logging.getLogger("orin_rerank").level == (logging.DEBUG if name == "log.level" else logging.INFO)
+    record = json.loads(capsys.readouterr().err)
+    assert record["message"] == "settings read again"
+    restart = record["restart_needed_for"]
+    if name in RELOADED:
+        assert restart is None
+        assert section == "log" or getattr(server, key) == new
+    else:
+        assert restart == name
+        assert server == before.server
 
 
 def test_what_comes_of_it(tmp_path: Path) -> None:
@@ -117,4 +182,4 @@ def test_a_daemon_does_not_start_with_a_wrong_file(tmp_path: Path) -> None:
     file.write_text("[server]\ndrain_s = 'long'\n")
     done = subprocess.run([COMMAND, "serve", "--config", str(file)], capture_output=True, text=True, check=False)
     assert done.returncode == 2
-    assert f"{file}:2: drain_s: should be a valid number" in done.stderr
+    assert f"{file}:2: drain_s: should be a number" in done.stderr

@@ -3,9 +3,14 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
+import socket
+import struct
+import subprocess
 from typing import TYPE_CHECKING
 
-from cli.conftest import orin_rerank, running
+from cli.conftest import COMMAND, environment, orin_rerank, running
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -55,13 +60,13 @@ def test_serving(daemon: Path) -> None:
 
 
 def test_starting(tmp_path: Path) -> None:
-    with running(tmp_path, "hang") as socket:
-        done = orin_rerank("status", "--json", "--socket", str(socket))
+    with running(tmp_path, "hang") as file:
+        done = orin_rerank("status", "--json", "--socket", str(file))
         assert done.returncode == 75
         value = json.loads(done.stdout)
         assert (value["state"], value["detail"]) == ("starting", "loading the fake")
         assert (value["model"], value["pool"]) == (None, None)
-        refused = orin_rerank("rank", "q", "d", "--socket", str(socket))
+        refused = orin_rerank("rank", "q", "d", "--socket", str(file))
         assert refused.returncode == 69
         assert "hint: `orin-rerank status` says what it is doing" in refused.stderr
 
@@ -70,3 +75,23 @@ def test_unreachable(tmp_path: Path) -> None:
     done = orin_rerank("status", "--json", "--socket", str(tmp_path / "s"))
     assert (done.returncode, done.stdout) == (68, "")
     assert "hint: start the daemon with `orin-rerank serve`" in done.stderr
+
+
+def test_a_daemon_that_is_killed_while_it_is_watched(tmp_path: Path) -> None:
+    with running(tmp_path) as file:
+        watch = subprocess.Popen(
+            [COMMAND, "status", "--watch", "--socket", str(file)],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            env=environment(),
+        )
+        assert watch.stdout is not None
+        assert watch.stdout.readline().startswith("serving")
+        with socket.socket(socket.AF_UNIX) as client:
+            client.connect(str(file))
+            pid, _, _ = struct.unpack("3i", client.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))
+        os.kill(pid, signal.SIGKILL)
+        _, said = watch.communicate(timeout=30)
+        assert watch.returncode == 68
+        assert "the daemon ended without a word: killed, or crashed" in " ".join(said.split())

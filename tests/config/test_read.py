@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 import re
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from orin_rerank.config.file import CONFIG_VARIABLE, config_file
+from orin_rerank.config.file import CONFIG_VARIABLE, config_file, look_up
 from orin_rerank.config.read import read_settings
 from orin_rerank.config.sections import SECTIONS, LogLevel, Settings, keys_of
 from orin_rerank.engines.settings import PrecisionChoice
@@ -112,7 +113,7 @@ def test_a_power_mode_may_be_a_number(tmp_path: Path) -> None:
         ("\n\n[servre]\nx = 7\n", 3, "unknown section [servre]; did you mean server?"),
         ("x = 1\n", 1, "unknown section [x]; there are model, engine, server, first_boot, board, log"),
         ("server = 1\n", 1, "server is a section: write [server]"),
-        ("[engine]\n# threads\nthreads = 'many'\n", 3, "threads: should be a valid integer"),
+        ("[engine]\n# threads\nthreads = 'many'\n", 3, "threads: should be a whole number"),
         ("[engine]\nthreads = 0\n", 2, "threads must be from 1 to 1024, not 0"),
         ("[engine]\nprecision = 'int4'\n", 2, "precision: should be 'auto', 'full' or 'int8'"),
         ("[server]\nsocket = 'relative'\n", 2, "socket must be an absolute path"),
@@ -120,7 +121,25 @@ def test_a_power_mode_may_be_a_number(tmp_path: Path) -> None:
         ("server.drain_s = -1\n", 1, "drain_s must be from 0 to 3600 seconds"),
         ("[board]\n[log]\nlevel='loud'\n", 3, "level: should be 'debug', 'info', 'warning' or 'error'"),
         ("[engine]\nmemory_bytes = 'lots'\n", 2, "memory_bytes must be a number of bytes, or text such as 64 MiB"),
-        ("[server]\nmax_documents = true\n", 2, "max_documents: should be a number, not true or false"),
+        ("[server]\nmax_documents = true\n", 2, "max_documents: should be a whole number"),
+        ("[server]\nmax_documents = '500'\n", 2, "max_documents: should be a whole number"),
+        ("[server]\nmax_documents = 5.0\n", 2, "max_documents: should be a whole number"),
+        ("[server]\nmax_documents = 99999999999999999999\n", 2, "max_documents must be at most 100,000"),
+        ("[server]\nmax_queued_bytes = '99999999 GiB'\n", 2, "max_queued_bytes must be at most 1 TiB"),
+        ("[server]\ndrain_s = '20'\n", 2, "drain_s: should be a number"),
+        ("[board]\nreboot = 1\n", 2, "reboot: should be true or false"),
+        ("[board]\nlock_clocks = 'off'\n", 2, "lock_clocks: should be true or false"),
+        ("[board]\npower_mode = true\n", 2, "power_mode: should be text in quotes"),
+        ("[model]\nbundle = ''\n", 2, "bundle must be an absolute path, such as /srv/bundle"),
+        ("[model]\nstate = 'relative'\n", 2, "state must be an absolute path"),
+        ("[first_boot]\ncalibration = '~/set'\n", 2, "calibration must be an absolute path"),
+        ("[log]\n\nserver = 1\n", 3, "unknown key server in [log]"),
+        ("a = 1\nserver = { max_docs = 4 }\n", 1, "unknown section [a]"),
+        ("[log]\n[[server]]\nmax_documents = 1\n", 2, "there is one section server: write [server]"),
+        ("[log]\n[server.sub]\nx = 1\n", 2, "unknown key sub in [server]"),
+        ("\nserver = { max_docs = 4 }\n", 2, "unknown key max_docs in [server]; did you mean max_documents?"),
+        ("\nserver.sub.x = 4\n", 2, "unknown key sub in [server]"),
+        ("[server]\nsub.x = 4\n", 2, "unknown key sub in [server]"),
         ("[server]\ntcp = 50051\n", 2, "tcp must be host:port"),
         ("[log]\nlevel = ['info']\n", 2, "level: should be 'debug', 'info', 'warning' or 'error'"),
     ],
@@ -129,8 +148,7 @@ def test_what_is_wrong_is_named_with_its_line(tmp_path: Path, text: str, line: i
     file = write(tmp_path, text)
     with pytest.raises(SettingsError) as caught:
         read_settings(file, {})
-    assert caught.value.item == f"{file}:{line}"
-    assert caught.value.message.startswith(message)
+    assert (caught.value.item, caught.value.message[: len(message)]) == (f"{file}:{line}", message)
 
 
 @pytest.mark.parametrize(
@@ -138,7 +156,10 @@ def test_what_is_wrong_is_named_with_its_line(tmp_path: Path, text: str, line: i
     [
         ("ORIN_RERANK__SERVER__MAX_DOCUMENTS", "0", "max_documents must be at least 1"),
         ("ORIN_RERANK__SERVER__MAXDOCUMENTS", "1", "unknown key maxdocuments in server; did you mean max_documents?"),
-        ("ORIN_RERANK__SERVER", "1", "unknown key  in server; there are socket"),
+        ("ORIN_RERANK__SERVER", "1", "names no setting: write ORIN_RERANK__SERVER__KEY; there are socket"),
+        ("ORIN_RERANK__SERVER__MAX_DOCUMENTS", "5\nx = 7", "max_documents: should be a whole number"),
+        ("ORIN_RERANK__SERVER__MAX_DOCUMENTS", "[" * 5000, "max_documents: should be a whole number"),
+        ("ORIN_RERANK__MODEL__BUNDLE", "", "bundle must be an absolute path"),
         ("ORIN_RERANK__NOTHING__X", "1", "unknown section nothing; there are model"),
         ("ORIN_RERANK__LOG__LEVEL", "loud", "level: should be"),
     ],
@@ -152,14 +173,48 @@ def test_a_wrong_variable_is_named(name: str, value: str, message: str) -> None:
 
 @pytest.mark.parametrize(
     ("data", "message"),
-    [(b"[server\n", "is no TOML"), (b"\xff\xfe", "is not UTF-8"), (b"a = 1\na = 2\n", "is no TOML")],
+    [
+        (b"\n[server\n", ":2: is no TOML: "),
+        (b"\n\n\xff\xfe", ":3: is not UTF-8"),
+        (b"a = 1\na = 2\n", ":2: is no TOML: "),
+        (b"a = " + b"[" * 5000, ": is no TOML: it is nested too deeply"),
+        (b"#" * (1 << 20) + b"\n", ": cannot be read: it has more than 1 MiB"),
+    ],
+    ids=["half a heading", "not UTF-8", "twice", "deep", "large"],
 )
 def test_a_file_that_is_none(tmp_path: Path, data: bytes, message: str) -> None:
     file = tmp_path / "config.toml"
     file.write_bytes(data)
-    with pytest.raises(SettingsError, match=message) as caught:
+    with pytest.raises(SettingsError) as caught:
         read_settings(file, {})
-    assert caught.value.item == str(file)
+    assert str(caught.value).startswith(f"{file}{message}")
+    assert look_up("server", "socket", file, {}) is None
+
+
+def test_what_is_no_plain_file_is_not_waited_for(tmp_path: Path) -> None:
+    fifo = tmp_path / "fifo"
+    os.mkfifo(fifo)
+    for file in (fifo, Path("/dev/zero")):
+        with pytest.raises(SettingsError, match="cannot be read: it is no plain file"):
+            read_settings(file, {})
+        assert look_up("server", "socket", file, {}) is None
+    with pytest.raises(SettingsError, match="cannot be read: Is a directory"):
+        read_settings(tmp_path, {})
+
+
+def test_what_an_editor_of_windows_writes(tmp_path: Path) -> None:
+    file = tmp_path / "config.toml"
+    file.write_bytes(b"\xef\xbb\xbf[server]\r\nmax_documents = 5\r\n")
+    settings = read_settings(file, {})
+    assert (settings.server.max_documents, settings.sources["server.max_documents"]) == (5, f"{file}:2")
+    assert look_up("server", "max_documents", file, {}) == 5
+
+
+@pytest.mark.parametrize("text", ["off", "0", "no", "false", "FALSE"])
+def test_a_variable_may_say_no_in_many_ways(text: str) -> None:
+    assert not read_settings(None, {"ORIN_RERANK__BOARD__LOCK_CLOCKS": text}).board.lock_clocks
+    with pytest.raises(SettingsError, match="lock_clocks: should be true or false"):
+        read_settings(None, {"ORIN_RERANK__BOARD__LOCK_CLOCKS": "perhaps"})
 
 
 def test_a_file_that_is_missing(tmp_path: Path) -> None:

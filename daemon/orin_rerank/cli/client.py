@@ -98,10 +98,18 @@ class DaemonClient:
         Raises:
             OrinRerankError: As `error_of` says, where the daemon goes without a word.
         """
+        answered = False
         try:
-            yield from self._stub.WatchStatus(rerank_pb2.WatchStatusRequest())
+            for update in self._stub.WatchStatus(rerank_pb2.WatchStatusRequest()):
+                answered = True
+                yield update
         except grpc.RpcError as error:
-            raise error_of(error, self.target) from error
+            failure = error_of(error, self.target)
+            if answered and isinstance(failure, UnreachableError):  # a stop that is in order ends it with a last word
+                raise UnreachableError(
+                    "the daemon ended without a word: killed, or crashed", item=self.target
+                ) from error
+            raise failure from error
 
     def close(self) -> None:
         """Closes the connection."""

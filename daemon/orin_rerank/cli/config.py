@@ -46,8 +46,38 @@ def check(file: FileArgument = None) -> int:
     what = "no settings file, so defaults" if chosen is None else str(chosen)
     variables = sum(source.startswith("ORIN_RERANK__") for source in settings.sources.values())
     of_file = len(settings.sources) - variables
+    _check_here(settings)
     console().print(f"{what}: right; {of_file} set there, {variables} by variables", highlight=False)
     return 0
+
+
+def _check_here(settings: Settings) -> None:
+    """Holds settings to this machine, where it can tell.
+
+    Raises:
+        SettingsError: If there is no such power mode, or if more memory is given away than there is.
+    """
+    from orin_rerank.board.load import read_memory
+    from orin_rerank.board.paths import BoardPaths
+    from orin_rerank.board.power_modes import read_power_modes
+    from orin_rerank.board.tuning import wanted_mode
+    from orin_rerank.config.sections import SECTIONS, keys_of
+    from orin_rerank.errors import BoardError, SettingsError
+
+    paths = BoardPaths.from_environment()
+    modes, memory = read_power_modes(paths), read_memory(paths)
+    if modes is not None and (source := settings.sources.get("board.power_mode")) is not None:
+        try:
+            wanted_mode(paths, modes, settings.board)
+        except BoardError as error:
+            raise SettingsError(f"power_mode: {error}", item=source) from error
+    for section in SECTIONS if memory is not None else ():
+        for key in keys_of(section):
+            value = getattr(getattr(settings, section), key)
+            if key.endswith("_bytes") and value is not None and memory is not None and value > memory.total:
+                problem = f"{key} is more than this machine's memory, {memory.total / 2**30:.1f} GiB"
+                if (source := settings.sources.get(f"{section}.{key}")) is not None:
+                    raise SettingsError(problem, item=source)
 
 
 def show(file: FileArgument = None, *, json_output: JsonOption = False) -> int:

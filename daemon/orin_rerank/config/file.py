@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import stat
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -15,7 +16,7 @@ else:
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-__all__ = ["CONFIG_FILE", "CONFIG_VARIABLE", "VARIABLE_PREFIX", "config_file", "look_up", "value_of"]
+__all__ = ["CONFIG_FILE", "CONFIG_VARIABLE", "VARIABLE_PREFIX", "config_file", "look_up", "read_file", "value_of"]
 
 CONFIG_FILE: Final = Path("/etc/orin-rerank/config.toml")
 """The system's settings file."""
@@ -26,6 +27,8 @@ CONFIG_VARIABLE: Final = "ORIN_RERANK_CONFIG"
 VARIABLE_PREFIX: Final = "ORIN_RERANK__"
 """Begins a variable that stands for a setting: prefix, section, two underscores, key; in capitals."""
 
+_LARGEST_BYTES: Final = 1 << 20
+
 
 def config_file(named: Path | None = None) -> Path | None:
     """The file to read: the one that is named, else ORIN_RERANK_CONFIG's, else the system's if it is there."""
@@ -34,7 +37,29 @@ def config_file(named: Path | None = None) -> Path | None:
     variable = os.environ.get(CONFIG_VARIABLE)
     if variable:
         return Path(variable)
-    return CONFIG_FILE if CONFIG_FILE.exists() else None
+    try:
+        CONFIG_FILE.stat()
+    except PermissionError:
+        return CONFIG_FILE  # it may be there; whoever has to read it is told that he may not
+    except OSError:
+        return None
+    return CONFIG_FILE
+
+
+def read_file(file: Path) -> bytes:
+    """A settings file's bytes; a byte order mark, which some editors write, is not among them.
+
+    Raises:
+        OSError: If it cannot be read, is no plain file, of which one never knows when it ends, or is far too large.
+    """
+    handle = os.open(file, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    with os.fdopen(handle, "rb") as stream:
+        if not stat.S_ISREG(os.fstat(handle).st_mode):
+            raise OSError(0, "it is no plain file")
+        data = stream.read(_LARGEST_BYTES + 1)
+    if len(data) > _LARGEST_BYTES:
+        raise OSError(0, "it has more than 1 MiB, which no settings have")
+    return data.removeprefix(b"\xef\xbb\xbf")
 
 
 def look_up(section: str, key: str, file: Path | None, environment: Mapping[str, str] = os.environ) -> Any:
@@ -50,15 +75,16 @@ def look_up(section: str, key: str, file: Path | None, environment: Mapping[str,
     if variable is not None:
         return value_of(variable)
     try:
-        content = {} if file is None else tomllib.loads(file.read_text(encoding="utf-8"))
+        content = {} if file is None else tomllib.loads(read_file(file).decode())
         return content.get(section, {}).get(key)
-    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError, AttributeError):
+    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError, AttributeError, RecursionError):
         return None
 
 
 def value_of(text: str) -> Any:
     """A variable's text as TOML would read it; text that is no value is a string without its quotes."""
     try:
-        return tomllib.loads(f"value = {text}")["value"]
-    except tomllib.TOMLDecodeError:
+        content = tomllib.loads(f"value = {text}")
+    except (tomllib.TOMLDecodeError, RecursionError):
         return text
+    return content["value"] if content.keys() == {"value"} else text  # of several lines each would be a key

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from pydantic import TypeAdapter, ValidationError
 
-from orin_rerank.config.file import VARIABLE_PREFIX, value_of
+from orin_rerank.config.file import VARIABLE_PREFIX, read_file, value_of
 from orin_rerank.config.sections import SECTIONS, Settings, keys_of
 from orin_rerank.errors import SettingsError
 
@@ -32,6 +32,16 @@ __all__ = ["read_settings"]
 _UNITS: Final = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "ki": 1 << 10, "mi": 1 << 20, "gi": 1 << 30}
 _SIZE = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([kmg]i?)?b?\s*", re.IGNORECASE)
 _BARE_KEY: Final = r"(?:{0}|\"{0}\"|'{0}')"
+_TOML_LINE: Final = re.compile(r" \(at line (\d+), column \d+\)$")
+
+_KINDS: Final[dict[str, tuple[tuple[type, ...], str]]] = {
+    "bool": ((bool,), "true or false"),
+    "int": ((int,), "a whole number"),
+    "float": ((int, float), "a number"),
+    "str": ((str,), "text in quotes"),
+    "Path": ((str,), "a path in quotes"),
+}
+"""By the type of a setting: what TOML may have for it, and what that is called."""
 
 
 def read_settings(file: Path | None, environment: Mapping[str, str] = os.environ) -> Settings:
@@ -52,6 +62,7 @@ def read_settings(file: Path | None, environment: Mapping[str, str] = os.environ
 class _Found:
     value: Any
     source: str
+    of_file: bool = True
 
 
 class _Reader:
@@ -72,24 +83,36 @@ class _Reader:
         return Settings(**sections, sources=sources)
 
     def _read_file(self, file: Path, found: dict[str, dict[str, _Found]]) -> None:
-        try:
-            self._text = file.read_text(encoding="utf-8")
-            content = tomllib.loads(self._text)
-        except OSError as error:
-            raise SettingsError(f"cannot be read: {error.strerror}", item=str(file)) from None
-        except UnicodeDecodeError:
-            raise SettingsError("is not UTF-8", item=str(file)) from None
-        except tomllib.TOMLDecodeError as error:
-            raise SettingsError(f"is no TOML: {error}", item=str(file)) from None
+        content = self._parsed(file)
         for section, values in content.items():
             if section not in SECTIONS:
                 self._unknown(f"section [{section}]", section, SECTIONS, self._where(section))
+            if isinstance(values, list):
+                raise SettingsError(f"there is one section {section}: write [{section}]", item=self._where(section))
             if not isinstance(values, dict):
                 raise SettingsError(f"{section} is a section: write [{section}]", item=self._where(section))
             for key, value in values.items():
                 if key not in keys_of(section):
                     self._unknown(f"key {key} in [{section}]", key, keys_of(section), self._where(section, key))
                 found[section][key] = _Found(value, self._where(section, key))
+
+    def _parsed(self, file: Path) -> dict[str, Any]:
+        try:
+            data = read_file(file)
+        except OSError as error:
+            raise SettingsError(f"cannot be read: {error.strerror}", item=str(file)) from None
+        try:
+            self._text = data.decode()
+            return tomllib.loads(self._text)
+        except UnicodeDecodeError as error:
+            line = data.count(b"\n", 0, error.start) + 1
+            raise SettingsError("is not UTF-8", item=f"{file}:{line}") from None
+        except tomllib.TOMLDecodeError as error:
+            at = _TOML_LINE.search(str(error))
+            where = str(file) if at is None else f"{file}:{at[1]}"
+            raise SettingsError(f"is no TOML: {_TOML_LINE.sub('', str(error))}", item=where) from None
+        except RecursionError:
+            raise SettingsError("is no TOML: it is nested too deeply", item=str(file)) from None
 
     def _read_environment(self, found: dict[str, dict[str, _Found]]) -> None:
         for name, text in self._environment.items():
@@ -98,9 +121,12 @@ class _Reader:
             section, _, key = name.removeprefix(VARIABLE_PREFIX).lower().partition("__")
             if section not in SECTIONS:
                 self._unknown(f"section {section}", section, SECTIONS, name)
+            if not key:
+                known = ", ".join(keys_of(section))
+                raise SettingsError(f"names no setting: write {name}__KEY; there are {known}", item=name)
             if key not in keys_of(section):
                 self._unknown(f"key {key} in {section}", key, keys_of(section), name)
-            found[section][key] = _Found(value_of(text), name)
+            found[section][key] = _Found(value_of(text), name, of_file=False)
 
     def _section(self, section: str, found: dict[str, _Found]) -> Any:
         # The engine's settings name it; to import it takes as long as everything else here, so not for `--help`.
@@ -113,26 +139,31 @@ class _Reader:
         except ValidationError as error:
             first = error.errors()[0]
             key = str(first["loc"][0])
-            raise SettingsError(f"{key}: {_plainly(first['msg'])}", item=found[key].source) from None
+            _, called = _kind(types[key])
+            should_be = _plainly(first["msg"]) if called is None else f"should be {called}"
+            raise SettingsError(f"{key}: {should_be}", item=found[key].source) from None
         except SettingsError as error:
             source = found[error.item].source if error.item in found else section
             raise SettingsError(f"{error.item} {error.message}", item=source) from None
 
     def _where(self, section: str, key: str | None = None) -> str:
         """The file with the line of a section or key, as far as it can be told."""
-        heading = re.compile(rf"\s*\[\s*{_BARE_KEY.format(re.escape(section))}\s*\]")
-        inside = re.compile(rf"\s*{_BARE_KEY.format(re.escape(key or section))}\s*=")
-        dotted = re.compile(rf"\s*{re.escape(section)}\s*\.\s*{re.escape(key or '')}\s*=")
+        of_section = _BARE_KEY.format(re.escape(section))
+        of_key = _BARE_KEY.format(re.escape(key or ""))
+        heading = re.compile(rf"\s*\[\[?\s*{of_section}\s*\]")
+        whole = re.compile(rf"\s*{of_section}\s*[.=]")  # `server = {{...}}` or `server.socket = ...`
+        inside = re.compile(rf"\s*{of_key}\s*[.=]")
+        dotted = re.compile(rf"\s*(?:\[\[?\s*)?{of_section}\s*\.\s*{of_key}\s*[.=\]]")
         current, at = None, None
         for number, line in enumerate(self._text.splitlines(), 1):
-            if line.lstrip().startswith("["):
+            is_heading = line.lstrip().startswith("[")
+            if is_heading:
                 current = section if heading.match(line) else line
-                if current == section:
-                    at = number
-            elif key is None and current is None and inside.match(line):
+            if key is not None and ((current == section and inside.match(line)) or dotted.match(line)):
+                if is_heading or current in (section, None):
+                    return f"{self._file}:{number}"
+            elif at is None and (current == section if is_heading else current is None and whole.match(line)):
                 at = number
-            elif key is not None and ((current == section and inside.match(line)) or dotted.match(line)):
-                return f"{self._file}:{number}"
         return str(self._file) if at is None else f"{self._file}:{at}"
 
     def _unknown(self, what: str, name: str, known: Mapping[str, Any] | tuple[str, ...], where: str) -> None:
@@ -142,23 +173,36 @@ class _Reader:
 
 
 def _suited(key: str, kind: str, found: _Found) -> Any:
-    """A value as its setting takes it: `power_mode = 2` names a mode, while a number is neither true nor false."""
-    kinds = kind.split(" | ")
-    if isinstance(found.value, bool):
-        if {"int", "float"} & set(kinds):
-            raise SettingsError(f"{key}: should be a number, not true or false", item=found.source)
-    elif isinstance(found.value, int) and {"str", "Path"} & set(kinds):
-        return str(found.value)
-    return _size(key, found)
+    """A value as its setting takes it: `power_mode = 2` names a mode, sizes may have a unit, paths are whole.
+
+    In a file what stands in quotes is text, and neither a number nor true or false; in a variable nothing has to stand
+    in quotes.
+    """
+    value = found.value
+    if key.endswith("_bytes") and isinstance(value, str):
+        return _size(key, value, found.source)
+    taken, called = _kind(kind)
+    if called is None:
+        return value
+    if isinstance(value, int) and not isinstance(value, bool) and taken == (str,):
+        value = str(value)
+    strict = found.of_file or bool not in taken  # ... ON, off, 1 and the like are what people give variables
+    if strict and (not isinstance(value, taken) or (isinstance(value, bool) and bool not in taken)):
+        raise SettingsError(f"{key}: should be {called}", item=found.source)
+    if "Path" in kind.split(" | ") and not os.path.isabs(value):  # noqa: PTH117 - Path would make "." of nothing
+        raise SettingsError(f"{key} must be an absolute path, such as /srv/{key}", item=found.source)
+    return value
 
 
-def _size(key: str, found: _Found) -> Any:
-    """Sizes may have a unit: `64 MiB`."""
-    if not (key.endswith("_bytes") and isinstance(found.value, str)):
-        return found.value
-    match = _SIZE.fullmatch(found.value)
+def _kind(kind: str) -> tuple[tuple[type, ...], str | None]:
+    """What TOML may have for a type of ours, and what that is called; no name where the library knows better."""
+    return next((_KINDS[one] for one in kind.split(" | ") if one in _KINDS), ((), None))
+
+
+def _size(key: str, text: str, source: str) -> int:
+    match = _SIZE.fullmatch(text)
     if match is None:
-        raise SettingsError(f"{key} must be a number of bytes, or text such as 64 MiB", item=found.source)
+        raise SettingsError(f"{key} must be a number of bytes, or text such as 64 MiB", item=source)
     return round(float(match[1]) * _UNITS[(match[2] or "").lower()])
 
 

@@ -57,16 +57,15 @@ class ServerSettings:
         self._check_socket()
         if self.tcp is not None:
             _check_address(self.tcp)
-        for name in (
-            "max_documents",
-            "max_queued_documents",
-            "max_queued_bytes",
-            "max_message_bytes",
-            "encoder_threads",
+        for name, most, called in (
+            ("max_documents", 100_000, "100,000"),
+            ("max_queued_documents", 1_000_000, "1,000,000"),
+            ("max_queued_bytes", 2**40, "1 TiB"),
+            ("max_message_bytes", 2**31 - 1, "2 GiB, which gRPC cannot pass"),
+            ("encoder_threads", 64, "64"),
         ):
             _require(getattr(self, name) >= 1, name, "must be at least 1")
-        _require(self.max_message_bytes < 2**31, "max_message_bytes", "must be below 2 GiB, which gRPC cannot pass")
-        _require(self.encoder_threads <= 64, "encoder_threads", "must be at most 64")
+            _require(getattr(self, name) <= most, name, f"must be at most {called}")
         _require(0 <= self.drain_s <= 3600, "drain_s", "must be from 0 to 3600 seconds")
         _require(
             0.01 <= self.keepalive_min_interval_s <= 7200,

@@ -34,9 +34,21 @@ _NOT_DONE: Final = (Outcome.FAILED, Outcome.REFUSED)
 def check_settings(_: BoardPaths, context: Context) -> Finding:
     """Whether the settings are right."""
     if context.settings_problem is not None:
+        if context.settings_file is not None:
+            _check_readable(context.settings_file)
         file = "" if context.settings_file is None else f" {context.settings_file}"
         return fail(context.settings_problem, "the daemon does not start with this", f"orin-rerank config check{file}")
     return ok("defaults; there is no settings file" if context.settings_file is None else f"{context.settings_file}")
+
+
+def _check_readable(file: Path) -> None:
+    """Raises PermissionError where it is the caller alone who may not read the settings."""
+    try:
+        file.open("rb").close()
+    except PermissionError:
+        raise
+    except OSError:
+        return
 
 
 def check_socket(paths: BoardPaths, context: Context) -> Finding | None:
