@@ -8,7 +8,7 @@ import subprocess
 import time
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -16,11 +16,13 @@ from cli.conftest import COMMAND, environment, orin_rerank
 from fakes.board import AGX_ORIN_64, make_board, make_pc
 from graph.checkpoints import VL, write_checkpoint
 from lifecycle.calibration_sets import write_calibration_set, write_judged_set
-from lifecycle.first_boot.test_jetson import tuned
+from lifecycle.first_boot.fake_jetson import tuned
 from orin_rerank.board.request import REQUEST
 from orin_rerank.board.tuning import Tuning, tune_board
 from orin_rerank.engines.bundle import Bundle
 from orin_rerank.lifecycle.export import ExportOptions, export_checkpoint
+from orin_rerank.lifecycle.first_boot.journal import JOURNAL_FILE, Journal, Outcome
+from orin_rerank.lifecycle.rungs import Rung
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -176,7 +178,32 @@ def test_prepare_off_is_off_for_the_service_too(machine: Machine) -> None:
     daemon = Daemon(machine, process)
     daemon.until_it_serves()
     daemon.end()
-    assert not (machine.folder / "state").exists()
+    assert [path.name for path in (machine.folder / "state").iterdir()] == [JOURNAL_FILE]
+
+
+def test_a_daemon_that_is_killed_while_it_loads_waits_before_it_tries_again_and_says_so(machine: Machine) -> None:
+    machine.config.write_text(machine.config.read_text() + 'prepare = "off"\n')
+    command, variables = [COMMAND, "serve", "--prepare"], environment(**machine.variables)
+    state = machine.folder / "state"
+    begun = (Rung.PROCESSOR_FULL, Outcome.BEGUN)
+    while begun not in {(step, entry.outcome) for step, entry in Journal(state).entries.items()}:
+        with subprocess.Popen(command, stderr=subprocess.DEVNULL, env=variables) as process:
+            while process.poll() is None and begun[0] not in Journal(state).entries:
+                time.sleep(0.002)
+            process.kill()  # if it was too late, once more
+    daemon = Daemon(machine, subprocess.Popen(command, stderr=subprocess.PIPE, env=variables))
+    activity: dict[str, Any] = {}
+    while activity.get("step") != "wait":
+        assert daemon.process.poll() is None
+        said = machine.run("status", "--json", "--socket", str(machine.socket)).stdout
+        activity = json.loads(said)["activity"] if said else {}
+    assert 0 < activity["seconds_left"] <= 60
+    assert activity["reason"].startswith("the processor (fp32): the process ended while it was loaded")
+    assert activity["reason"].endswith("(once); `orin-rerank prepare --again` tries it at once")
+    machine.run("prepare", "--again")
+    daemon.until_it_serves()
+    assert daemon.status()["problems"] == []
+    daemon.end()
 
 
 def test_settings_are_read_again_on_sighup(daemon: Daemon, machine: Machine) -> None:

@@ -153,11 +153,10 @@ class _Source:
         from orin_rerank.engines.store import EngineStore
         from orin_rerank.lifecycle.first_boot.machine import prepare_and_load
         from orin_rerank.lifecycle.first_boot.progress import Progress, Step
-        from orin_rerank.lifecycle.first_boot.settings import PrepareChoice
         from orin_rerank.lifecycle.startup import load_model
 
         settings = self._settings
-        if self._prepare and settings.first_boot.prepare is not PrepareChoice.OFF:
+        if self._prepare:
             return prepare_and_load(place_of(self._bundle, settings), reporter, self._prepared)
         return load_model(
             self._bundle,

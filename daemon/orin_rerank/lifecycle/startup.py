@@ -24,6 +24,7 @@ from orin_rerank.lifecycle.accelerators import Accelerators, installed_plans, on
 from orin_rerank.lifecycle.model import LoadedModel
 from orin_rerank.lifecycle.pack_timing import measure_budget
 from orin_rerank.lifecycle.precision import HOW_TO_GET_INT8, find_int8, passed_reason, read_plan_gate
+from orin_rerank.lifecycle.rungs import Rung, try_any
 from orin_rerank.lifecycle.runners import processor_engine, runner_over
 from orin_rerank.lifecycle.self_test import (
     HALF_TOLERANCE,
@@ -49,6 +50,7 @@ if TYPE_CHECKING:
     from orin_rerank.engines.settings import EngineSettings
     from orin_rerank.lifecycle.compile_target import CompileTarget
     from orin_rerank.lifecycle.precision import TrustedInt8
+    from orin_rerank.lifecycle.rungs import Try
     from orin_rerank.quantization.gate import GateRecord
 
 __all__ = ["load_model"]
@@ -67,6 +69,7 @@ def load_model(
     *,
     store: EngineStore | None = None,
     accelerators: Accelerators | None = None,
+    attempt: Try = try_any,
 ) -> LoadedModel:
     """Verifies a bundle, builds its engine, measures the token budget and runs the self-test.
 
@@ -86,6 +89,7 @@ def load_model(
         report: Told what is being done.
         store: Where INT8 engines and plans are installed; None means in this user's own place.
         accelerators: What computes beside the processor; None means what this machine has.
+        attempt: Lends the context in which each engine is tried; may have it left out.
 
     Raises:
         BundleError: If the bundle is missing, altered, malformed or an INT8 one itself.
@@ -102,7 +106,7 @@ def load_model(
             "is an INT8 engine; name the bundle that it was made from, and it is found where it was installed",
             item=str(folder),
         )
-    return _Startup(bundle, settings, report, store, accelerators or Accelerators()).load()
+    return _Startup(bundle, settings, report, store, accelerators or Accelerators(), attempt).load()
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,12 +134,14 @@ class _Startup:
         report: Callable[[str], None],
         store: EngineStore | None,
         accelerators: Accelerators,
+        attempt: Try,
     ) -> None:
         self._bundle = bundle
         self._settings = settings
         self._report = report
         self._store = store
         self._accelerators = accelerators
+        self._attempt = attempt
         self._int8: TrustedInt8 | None = None
         self._not_int8 = "full precision was asked for"
         self._gate_of_plans: GateRecord | None = None
@@ -170,7 +176,8 @@ class _Startup:
         refused: Exception | None = None
         self._not_int8 = f"no INT8 engine is installed for this bundle; {HOW_TO_GET_INT8}"
         try:
-            self._int8 = find_int8(self._bundle, self._engines(), self._report)
+            with self._attempt(Rung.INT8_CHECK):
+                self._int8 = find_int8(self._bundle, self._engines(), self._report)
         except StoreError as error:
             self._not_int8, refused = f"INT8 engines cannot be looked for: {error}", error
         except (BundleError, EngineError) as error:
@@ -192,16 +199,14 @@ class _Startup:
         """The best engine on a GPU, None if there is none."""
         int8, full = self._int8, self._bundle
         if int8 is not None:
-            model = self._try("TensorRT", int8.bundle, Precision.INT8_FP16, lambda: self._terms_of_plans(int8))
+            model = self._try(Rung.TENSORRT_INT8, int8.bundle, lambda: self._terms_of_plans(int8))
             if model is not None or self._settings.precision is PrecisionChoice.INT8:
                 return model
         reason = (
             self._not_int8 if int8 is None else f"an INT8 engine is installed, but not on this GPU: {self._skipped}"
         )
         terms = _Terms(reason, HALF_TOLERANCE)
-        return self._try("TensorRT", full, Precision.FP16, lambda: terms) or self._try(
-            "ONNX Runtime", full, Precision.FP16, lambda: terms
-        )
+        return self._try(Rung.TENSORRT_FULL, full, lambda: terms) or self._try(Rung.GPU_FULL, full, lambda: terms)
 
     def _terms_of_plans(self, int8: TrustedInt8) -> _Terms:
         """Those of INT8 plans, once `_plans` has found them."""
@@ -210,29 +215,30 @@ class _Startup:
         tolerance = HALF_TOLERANCE if gate.golden is not None else max(HALF_TOLERANCE, int8.tolerance)
         return _Terms(passed_reason(gate, "on this GPU"), tolerance, gate.golden)
 
-    def _try(self, where: str, bundle: Bundle, precision: Precision, terms: Callable[[], _Terms]) -> LoadedModel | None:
+    def _try(self, rung: Rung, bundle: Bundle, terms: Callable[[], _Terms]) -> LoadedModel | None:
         """An engine on a GPU; None where it cannot be had, and the reason is kept and said."""
-        settings, machine, find = self._settings, self._accelerators, self._plans
+        settings, machine, find, precision = self._settings, self._accelerators, self._plans, rung.precision
 
         def build(encoder: PromptEncoder) -> tuple[Engine, MemoryPlan]:
-            if where == "TensorRT":
+            if rung is not Rung.GPU_FULL:
                 return tensorrt_engine(
                     bundle, precision, settings, encoder, lambda target: find(bundle, precision, target), machine
                 )
             return onnxruntime_engine(bundle, precision, settings, encoder, machine)
 
         try:
-            return self._load(bundle, build, terms)
+            with self._attempt(rung):
+                return self._load(bundle, build, terms)
         except DeviceLostError:
             raise  # in this process nothing of it can be used any more, nor is it known what went wrong before
         except (BundleError, StoreError, EngineError) as error:
             # Not the error itself: its traceback would keep what it took to make the engine.
-            self._problems.append(f"{where} ({precision.value}): {error}")
+            self._problems.append(f"{rung}: {error}")
             absent = isinstance(error, (TensorRtMissingError, GpuMissingError))
             _log.log(
                 logging.INFO if absent else logging.WARNING,
                 "an engine on the GPU cannot be had",
-                extra=fields(engine=where, precision=precision.value, reason=str(error)),
+                extra=fields(engine=rung.engine, precision=precision.value, reason=str(error)),
             )
             return None
 
@@ -248,12 +254,14 @@ class _Startup:
         if int8 is not None:
             try:
                 processor = self._processor(int8.bundle, Precision.INT8)
-                return self._load(int8.bundle, processor, lambda: _Terms(int8.reason, int8.tolerance))
+                with self._attempt(Rung.PROCESSOR_INT8):
+                    return self._load(int8.bundle, processor, lambda: _Terms(int8.reason, int8.tolerance))
             except (BundleError, StoreError, EngineError) as error:
                 self._not_int8 = f"{_REFUSED}: {error}"
                 self._without_int8(error)
         processor = self._processor(self._bundle, Precision.FP32)
-        return self._load(self._bundle, processor, lambda: _Terms(self._not_int8, TOLERANCE))
+        with self._attempt(Rung.PROCESSOR_FULL):
+            return self._load(self._bundle, processor, lambda: _Terms(self._not_int8, TOLERANCE))
 
     def _processor(self, bundle: Bundle, precision: Precision) -> Callable[[PromptEncoder], tuple[Engine, MemoryPlan]]:
         def build(encoder: PromptEncoder) -> tuple[Engine, MemoryPlan]:

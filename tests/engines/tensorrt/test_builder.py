@@ -209,3 +209,28 @@ def test_a_job_travels_whole(tmp_path: Path) -> None:
 
 def children() -> set[str]:
     return set(Path(f"/proc/{os.getpid()}/task/{os.getpid()}/children").read_text().split())
+
+
+def test_a_service_manager_that_ends_every_process_is_no_failure_of_the_compiler(tmp_path: Path) -> None:
+    """systemd asks the compiler to end, too; that is the daemon's to say, which may just be about to."""
+    process = subprocess.Popen(CHILD, stdin=subprocess.PIPE, stderr=subprocess.DEVNULL)
+    status = Path(f"/proc/{process.pid}/status")
+    ignores = 1 << (signal.SIGTERM - 1)
+    while not int(status.read_text().split("SigIgn:")[1].split()[0], 16) & ignores:
+        assert process.poll() is None
+        time.sleep(0.02)
+    process.terminate()
+    with pytest.raises(subprocess.TimeoutExpired):
+        process.wait(0.3)
+    process.communicate(timeout=30)
+    gone = tmp_path / "gone"
+
+    def is_cancelled() -> bool:
+        """The daemon hears of the end no sooner than its child is gone."""
+        heard.append(gone.exists())
+        return heard[-1]
+
+    heard: list[bool] = []
+    command = [sys.executable, "-c", f"open({str(tmp_path / 'gone')!r}, 'w')"]
+    with pytest.raises(BuildCancelledError):
+        PlanBuilder(BuildLimits(), command).build(job_of("good", tmp_path), is_cancelled=is_cancelled)

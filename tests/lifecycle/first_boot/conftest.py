@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import shutil
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -12,6 +13,7 @@ import pytest
 from fakes.board import AGX_ORIN_64, make_board, make_pc
 from lifecycle.calibration_sets import write_calibration_set, write_judged_set
 from lifecycle.conftest import bundle_folder, checkpoint, margins
+from lifecycle.first_boot.boots import open_boots
 from orin_rerank.engines.bundle import Bundle
 from orin_rerank.engines.settings import EngineSettings
 from orin_rerank.errors import UnavailableError
@@ -19,6 +21,9 @@ from orin_rerank.lifecycle.first_boot.backoff import Moment
 from orin_rerank.lifecycle.first_boot.place import Place
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from lifecycle.first_boot.boots import Boots
     from orin_rerank.board.paths import BoardPaths
     from orin_rerank.lifecycle.first_boot.progress import Progress
 
@@ -78,6 +83,15 @@ def sets(bundle_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple
     root = tmp_path_factory.mktemp("sets")
     judged = write_judged_set(root / "judged", Bundle.open(bundle_folder))
     return write_calibration_set(root / "calibration"), judged
+
+
+@pytest.fixture(scope="session")
+def boots(bundle_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Boots]:
+    """First boots that are done harm."""
+    if shutil.which("gcc") is None:
+        pytest.skip("the shim takes gcc: apt install gcc libc6-dev")
+    with open_boots(bundle_folder, tmp_path_factory.mktemp("boots")) as boots:
+        yield boots
 
 
 @pytest.fixture

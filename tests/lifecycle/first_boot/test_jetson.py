@@ -4,24 +4,20 @@ from __future__ import annotations
 
 import dataclasses
 import shutil
-import time
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from engines.tensorrt.fake_bindings import FakeGpu
-from fakes.board import AGX_ORIN_64, make_board
+from fakes.board import AGX_ORIN_64, make_board, power_gpu_on
 from lifecycle.first_boot.conftest import Clock, Told, changed
+from lifecycle.first_boot.fake_jetson import Builder, on_jetson, tuned
 from lifecycle.first_boot.test_machine import journal, of
-from lifecycle.test_device_choice import LOST, RELEASE, with_gpu
-from lifecycle.test_plan_judging import Compiler
-from orin_rerank.board.request import OUTCOME
-from orin_rerank.board.tuning import KEEP, Tuning, TuningOutcome, tune_board
+from lifecycle.test_device_choice import LOST
+from orin_rerank.board.tuning import KEEP, Tuning, TuningOutcome
 from orin_rerank.engines.settings import EngineSettings
-from orin_rerank.engines.tensorrt.builder import BuildReport, PlanBuilder
-from orin_rerank.errors import BuildError, DeviceLostError, GpuMissingError, TensorRtMissingError, UnavailableError
+from orin_rerank.errors import DeviceLostError, GpuMissingError, TensorRtMissingError, UnavailableError
 from orin_rerank.lifecycle.accelerators import Accelerators
-from orin_rerank.lifecycle.compile_target import CompileTarget
 from orin_rerank.lifecycle.doctor.probe import MachineProbe
 from orin_rerank.lifecycle.first_boot.journal import Outcome
 from orin_rerank.lifecycle.first_boot.machine import prepare, prepare_and_load
@@ -29,35 +25,10 @@ from orin_rerank.lifecycle.first_boot.place import is_allowed
 from orin_rerank.lifecycle.first_boot.progress import Step
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
     from pathlib import Path
 
     from orin_rerank.board.paths import BoardPaths
-    from orin_rerank.engines.tensorrt.job import BuildJob
     from orin_rerank.lifecycle.first_boot.place import Place
-
-
-class Builder(PlanBuilder):
-    """Compiles at once; `fails` says for which precisions it does not."""
-
-    def __init__(self) -> None:
-        self.compiler = Compiler()
-        self.fails: set[str] = set()
-        self.hangs = False
-
-    def build(
-        self,
-        job: BuildJob,
-        watch: Callable[[Any], None] = lambda _: None,
-        is_cancelled: Callable[[], bool] = lambda: False,
-    ) -> BuildReport:
-        while self.hangs and not is_cancelled():
-            time.sleep(0.01)
-        if is_cancelled():
-            raise UnavailableError("the daemon stops")
-        if any(precision in job.graph.name for precision in self.fails):
-            raise BuildError("could not find any implementation", item=job.graph.name)
-        return self.compiler.build(job, watch)
 
 
 @dataclasses.dataclass
@@ -77,25 +48,6 @@ class Orin:
         model = prepare_and_load(place, Told(), lambda _: None)
         model.close()
         return f"{model.info.name} {model.info.precision}"
-
-
-def on_jetson(place: Place, builder: Builder, gpu: FakeGpu, release: str = RELEASE) -> Place:
-    return changed(
-        place,
-        accelerators=with_gpu(gpu, release),
-        find_target=lambda: CompileTarget(release, FakeGpu(integrated=True).open(0)),
-        probe=lambda: MachineProbe(pycuda="2026.1", gpu=FakeGpu(integrated=True).open(0)),
-        builder=builder,
-        engine=EngineSettings(threads=1, token_budget=64),
-    )
-
-
-def tuned(paths: BoardPaths, state: Path, **outcome: Any) -> None:
-    """What the root service does at boot, and notes; `outcome` says otherwise."""
-    done = tune_board(paths, Tuning(), state, lambda _: None)
-    file = paths.at(str(OUTCOME))
-    file.parent.mkdir(parents=True, exist_ok=True)
-    file.write_bytes(dataclasses.replace(done, **outcome).to_json())
 
 
 @pytest.fixture(scope="module")
@@ -241,6 +193,26 @@ def test_a_gpu_that_the_service_may_not_open_since_it_came_later_ends_the_proces
         prepare(place, Told())
     # Where it is there from the start, and may not be opened either, there would be no end to it.
     assert prepare(place, Told()).problems == ()
+
+
+def test_a_gpu_that_nobody_has_powered_on_is_powered_on_by_cuda(orin: Orin, jetson: BoardPaths, clock: Clock) -> None:
+    """Its driver has made the node `power` alone, and makes the others in a region of their own."""
+    jetson.at("/dev/nvhost-gpu").unlink()
+    power_gpu_on(jetson, fails=True)
+    tries: list[float] = []
+
+    def probe() -> MachineProbe:
+        tries.append(clock.boot_s)
+        if jetson.at("/etc/firmware").exists():
+            power_gpu_on(jetson)
+        return MachineProbe(pycuda="2026.1", gpu_problem="no device")
+
+    place = changed(orin.place, probe=probe)
+    assert "the driver could not power the GPU on within 120 s" in prepare(place, Told()).problems[0]
+    assert len(tries) == 1, "it is tried once, and then waited for"
+    jetson.at("/etc/firmware").mkdir()
+    with pytest.raises(DeviceLostError, match="came up after the daemon"):
+        prepare(changed(place, is_allowed=lambda node: node.name == "power"), Told())
 
 
 def test_what_mode_and_owner_say_is_another_matter(tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ from lifecycle.int8_bundles import seal
 from orin_rerank.engines.bundle import Bundle
 from orin_rerank.engines.host_memory import HostMemory
 from orin_rerank.engines.settings import DeviceChoice, EngineSettings, PrecisionChoice
-from orin_rerank.errors import BundleError, NoSpaceError, UnavailableError
+from orin_rerank.errors import BundleError, CalibrationError, NoSpaceError, UnavailableError
 from orin_rerank.lifecycle.accelerators import Accelerators
 from orin_rerank.lifecycle.first_boot.journal import JOURNAL_FILE, Journal, Outcome
 from orin_rerank.lifecycle.first_boot.machine import Prepared, prepare, prepare_and_load
@@ -162,13 +162,38 @@ def test_what_is_cut_off_each_time_rests_at_last(place: Place) -> None:
 
 def test_a_stop_that_comes_to_no_end_in_time_is_no_failure_either(place: Place, clock: Clock) -> None:
     """The process is ended while a step runs, and notes before that it is in order."""
-    notes = Journal(place.state, clock)
-    for _ in range(9):
-        notes.begin(Step.CALIBRATE, {"bundle": "b"})
+    for _ in range(4):
+        Journal(place.state, clock).begin(Step.CALIBRATE, {"bundle": "b"})
         Journal(place.state, clock).stop()
-        notes = Journal(place.state, clock)
-        assert notes.wait_s(Step.CALIBRATE, {"bundle": "b"}) == 0
+        assert Journal(place.state, clock).wait_s(Step.CALIBRATE, {"bundle": "b"}) == 0
     assert journal(place)["calibrate"]["failures"] == 0
+    Journal(place.state, clock).got_further(Step.CALIBRATE)
+    assert journal(place)["calibrate"]["stops"] == 0
+
+
+def test_what_is_stopped_each_time_before_its_end_rests_at_last(place: Place) -> None:
+    """A machine that is switched off every evening, earlier than it can be calibrated, serves all the same."""
+    for _ in range(5):
+        with pytest.raises(UnavailableError):
+            prepare(place, Told(stop_at="reading the sets"))
+    prepared = prepare(place, Told())
+    assert "leave the machine on until then (5 times; it rests now); `orin-rerank" in prepared.problems[0]
+    assert served(place) == "fp32"
+    assert prepare(place, Told(), again=True).problems == ()
+
+
+def test_whatever_a_step_raises_once_it_is_to_stop_is_a_stop(place: Place) -> None:
+    """systemd asks the compiler to end, too, which then looks as if it had failed."""
+
+    class Stopping(Told):
+        def __call__(self, progress: object) -> None:
+            if "reading the sets" in str(progress):
+                self.stopping = True
+                raise CalibrationError("something that the daemon asked has ended")
+
+    with pytest.raises(UnavailableError):
+        prepare(place, Stopping())
+    assert (journal(place)["calibrate"]["outcome"], journal(place)["calibrate"]["failures"]) == ("stopped", 0)
 
 
 def test_another_bundle_is_another_key(place: Place, tmp_path: Path, clock: Clock) -> None:
@@ -219,7 +244,21 @@ def test_too_little_disk_is_told_with_the_numbers(tmp_path: Path) -> None:
 
 def test_a_journal_that_is_damaged_is_as_good_as_none(place: Place) -> None:
     place.state.mkdir()
-    for text in ("", "{", '{"format": 99, "steps": {}}', '{"format": 1, "steps": {"calibrate": {"key": 3}}}'):
+    moments = (
+        '{"wall_s": 0, "boot_id": "", "boot_s": null}, "failures": 0',
+        '{"wall_s": Infinity, "boot_id": "", "boot_s": 0}, "failures": 0',
+        '{"wall_s": 0, "boot_id": "", "boot_s": 0}, "failures": 1e999',
+        '[], "failures": 0',
+    )
+    entry = '{"format": 1, "steps": {"calibrate": {"key": {}, "outcome": "failed", "text": "", "moment": %s}}}'
+    for text in (
+        "",
+        "{",
+        "[" * 100_000,
+        '{"format": 99, "steps": {}}',
+        '{"format": 1, "steps": {"calibrate": {"key": 3}}}',
+        *(entry % moment for moment in moments),
+    ):
         (place.state / JOURNAL_FILE).write_text(text)
         with pytest.raises(UnavailableError):
             prepare(place, Told(stop_at="reading the sets"))

@@ -170,6 +170,8 @@ class PlanBuilder:
                 heard = now
                 watch(event)
             elif child.has_ended:
+                if is_cancelled():  # whatever asked for that may have ended the child, too
+                    raise BuildCancelledError("the build was cancelled", item=graph)
                 raise child.death()
             for limit, since, what in (
                 (self._limits.total_s, begin, "has taken longer than"),

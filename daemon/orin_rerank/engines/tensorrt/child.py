@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import signal
 import sys
 import threading
 import time
@@ -50,6 +51,8 @@ _FAILURES: Final[tuple[tuple[type[OrinRerankError], str], ...]] = (
 def main() -> int:
     """Compiles one graph."""
     tell = _event_stream()
+    # A service manager asks every process of a service to end; whether this one shall, its parent says.
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
     with contextlib.suppress(OSError):  # not everywhere may a process offer itself
         Path("/proc/self/oom_score_adj").write_text("1000", encoding="ascii")
     job = BuildJob.from_line(sys.stdin.readline())

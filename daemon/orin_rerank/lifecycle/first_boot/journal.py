@@ -11,6 +11,7 @@ import dataclasses
 import enum
 import json
 import logging
+import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
@@ -18,13 +19,18 @@ from orin_rerank.durable import part_of, replace_file
 from orin_rerank.errors import StoreError
 from orin_rerank.lifecycle.first_boot.backoff import MOST_FAILURES, Moment, seconds_to_wait
 from orin_rerank.lifecycle.first_boot.progress import Step
+from orin_rerank.lifecycle.rungs import Rung
 from orin_rerank.telemetry.log import fields
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
     from pathlib import Path
+    from typing import TypeAlias
 
-__all__ = ["JOURNAL_FILE", "Entry", "Journal", "Outcome"]
+    Noted: TypeAlias = Step | Rung
+    """What there is an entry for."""
+
+__all__ = ["JOURNAL_FILE", "Entry", "Journal", "Outcome", "noted"]
 
 _log = logging.getLogger(__name__)
 
@@ -56,6 +62,7 @@ class Entry:
         outcome: How it stands.
         text: What came of it, or what is the matter, for people.
         failures: How often in a row it failed, or was cut off, for this key and without getting any further.
+        stops: How often it was stopped meanwhile.
         moment: When this was noted.
     """
 
@@ -64,10 +71,16 @@ class Entry:
     text: str = ""
     failures: int = 0
     moment: Moment = dataclasses.field(default_factory=Moment.now)
+    stops: int = 0
+
+    @property
+    def attempts(self) -> int:
+        """How often in a row it was begun and came to no end."""
+        return self.failures + self.stops + (self.outcome is Outcome.BEGUN)
 
 
 class Journal:
-    """The entries of one machine, one for each step.
+    """The entries of one machine, one for each step, and one for each engine whose loading ended the process.
 
     Args:
         folder: The state folder; made when first written to.
@@ -79,47 +92,69 @@ class Journal:
         self._now = now
         self._entries = _read(self._file)
 
-    def entry(self, step: Step, key: Mapping[str, str]) -> Entry | None:
+    def entry(self, step: Noted, key: Mapping[str, str]) -> Entry | None:
         """What is known of a step for this very key, None if it was never taken for it."""
         found = self._entries.get(step)
         return found if found is not None and found.key == key else None
 
     @property
-    def entries(self) -> Mapping[Step, Entry]:
+    def entries(self) -> Mapping[Noted, Entry]:
         """What is known of each step that was ever taken, for whatever it was taken last."""
         return dict(self._entries)
 
-    def begin(self, step: Step, key: Mapping[str, str]) -> None:
+    def begin(self, step: Noted, key: Mapping[str, str]) -> None:
         """Notes that a step is about to be taken. If it was cut off before, that counts as a failure.
 
         Raises:
             StoreError: If that cannot be noted; then it must not be taken.
         """
-        before = self.entry(step, key)
-        failures = 0 if before is None else before.failures
-        if before is not None and before.outcome is Outcome.BEGUN:
-            failures += 1
-        self._note(step, Entry(key, Outcome.BEGUN, "", failures, self._now()))
+        before = self.entry(step, key) or Entry(key, Outcome.DONE)
+        failures = before.failures + (before.outcome is Outcome.BEGUN)
+        self._note(step, Entry(key, Outcome.BEGUN, "", failures, self._now(), before.stops))
 
-    def got_further(self, step: Step) -> None:
+    def got_further(self, step: Noted) -> None:
         """Notes that a step did something that the next attempt need not do again: it is no loop.
 
         Raises:
             StoreError: If that cannot be noted.
         """
         before = self._entries[step]
-        if before.failures:
-            self._note(step, dataclasses.replace(before, failures=0))
+        if before.failures or before.stops:
+            self._note(step, dataclasses.replace(before, failures=0, stops=0))
 
-    def end(self, step: Step, outcome: Outcome, text: str) -> None:
+    def end(self, step: Noted, outcome: Outcome, text: str) -> None:
         """Notes what came of the step that was begun.
 
         Raises:
             StoreError: If that cannot be noted.
         """
         before = self._entries[step]
-        failures = {Outcome.FAILED: before.failures + 1, Outcome.STOPPED: before.failures}.get(outcome, 0)
-        self._note(step, Entry(before.key, outcome, text, failures, self._now()))
+        failures, stops = 0, 0
+        if outcome is Outcome.FAILED:
+            failures, stops = before.failures + 1, before.stops
+        elif outcome is Outcome.STOPPED:
+            failures, stops = before.failures, before.stops + 1
+        self._note(step, Entry(before.key, outcome, text, failures, self._now(), stops))
+
+    def cut_off(self, step: Noted, text: str) -> None:
+        """Notes that what was begun ended the process, or that the power went meanwhile; counts as a failure.
+
+        Raises:
+            StoreError: If that cannot be noted.
+        """
+        before, now = self._entries[step], self._now()
+        # When the power went is not known, only that it was in an earlier boot.
+        moment = now if now.boot_id == before.moment.boot_id else before.moment
+        self._note(step, Entry(before.key, Outcome.FAILED, text, before.failures + 1, moment))
+
+    def drop(self, step: Noted) -> None:
+        """Forgets a step.
+
+        Raises:
+            StoreError: If that cannot be noted.
+        """
+        if self._entries.pop(step, None) is not None:
+            self._write()
 
     def stop(self) -> None:
         """Notes that whatever was begun is ended in order, for a process that cannot wait until it is.
@@ -129,9 +164,9 @@ class Journal:
         """
         for step, entry in self._entries.items():
             if entry.outcome is Outcome.BEGUN:
-                self._note(step, dataclasses.replace(entry, outcome=Outcome.STOPPED, text="stopped"))
+                self.end(step, Outcome.STOPPED, "stopped")
 
-    def found(self, step: Step, key: Mapping[str, str], outcome: Outcome, text: str) -> None:
+    def found(self, step: Noted, key: Mapping[str, str], outcome: Outcome, text: str) -> None:
         """Notes what a step that changes nothing found; writes only what is new.
 
         Raises:
@@ -141,19 +176,29 @@ class Journal:
         if before is None or (before.outcome, before.text) != (outcome, text):
             self._note(step, Entry(key, outcome, text, 0, self._now()))
 
-    def wait_s(self, step: Step, key: Mapping[str, str]) -> float:
+    def wait_s(self, step: Noted, key: Mapping[str, str]) -> float:
         """How long a step is not to be taken again; infinite where it rests, or was refused.
 
-        One that was cut off is taken up at once, though not for ever: it may be what takes the power or the memory.
+        One that was cut off or stopped is taken up at once, though not for ever: it may be what takes the power or the
+        memory, or take longer than the machine is ever on.
         """
         entry = self.entry(step, key)
         if entry is None:
             return 0.0
         if entry.outcome is Outcome.REFUSED:
             return float("inf")
-        if entry.outcome is Outcome.BEGUN:
-            return float("inf") if entry.failures + 1 >= MOST_FAILURES else 0.0
+        if entry.outcome in (Outcome.BEGUN, Outcome.STOPPED):
+            return float("inf") if entry.attempts >= MOST_FAILURES else 0.0
         return seconds_to_wait(entry.failures, entry.moment, self._now()) if entry.outcome is Outcome.FAILED else 0.0
+
+    @property
+    def stamp(self) -> tuple[int, int]:
+        """Differs after anybody has written the journal."""
+        try:
+            status = self._file.stat()
+        except OSError:
+            return 0, 0
+        return status.st_ino, status.st_mtime_ns
 
     def forget(self) -> None:
         """Forgets everything, so that all that failed or was refused is tried again at once.
@@ -164,7 +209,7 @@ class Journal:
         self._entries = {}
         self._write()
 
-    def _note(self, step: Step, entry: Entry) -> None:
+    def _note(self, step: Noted, entry: Entry) -> None:
         self._entries[step] = entry
         self._write()
 
@@ -179,21 +224,29 @@ class Journal:
             raise StoreError(f"cannot be written: {error.strerror}", item=str(self._file)) from error
 
 
+def noted(note: Callable[[], None]) -> None:
+    """Notes what is only for people, or only saves work; a disk that takes nothing is no reason not to serve."""
+    try:
+        note()
+    except StoreError as error:
+        _log.warning("the journal of first boot cannot be written", extra=fields(reason=str(error)))
+
+
 def _to_value(entry: Entry) -> dict[str, Any]:
     return {**dataclasses.asdict(entry), "key": dict(entry.key), "outcome": entry.outcome.value}
 
 
-def _read(file: Path) -> dict[Step, Entry]:
+def _read(file: Path) -> dict[Noted, Entry]:
     """What is on disk; a journal that cannot be understood is as good as none, for it only saves work."""
     try:
         value = json.loads(file.read_bytes())
         if value["format"] == FORMAT:
-            known = {step.value for step in Step}
-            return {Step(name): _entry(entry) for name, entry in value["steps"].items() if name in known}
+            known: dict[str, Noted] = {noted.value: noted for noted in (*Step, *Rung)}
+            return {known[name]: _entry(entry) for name, entry in value["steps"].items() if name in known}
         reason = f"its format is {value['format']}, not {FORMAT}"
     except FileNotFoundError:
         return {}
-    except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
+    except (OSError, ValueError, TypeError, LookupError, AttributeError, ArithmeticError, RecursionError) as error:
         reason = f"{type(error).__name__}: {error}"
     _log.warning("the journal of first boot is not understood", extra=fields(file=str(file), reason=reason))
     return {}
@@ -201,5 +254,19 @@ def _read(file: Path) -> dict[Step, Entry]:
 
 def _entry(value: dict[str, Any]) -> Entry:
     key = {str(name): str(part) for name, part in value["key"].items()}
-    moment = Moment(**value["moment"])
-    return Entry(key, Outcome(value["outcome"]), str(value["text"]), int(value["failures"]), moment)
+    moment = value["moment"]
+    return Entry(
+        key,
+        Outcome(value["outcome"]),
+        str(value["text"]),
+        int(value["failures"]),
+        Moment(_finite(moment["wall_s"]), str(moment["boot_id"]), _finite(moment["boot_s"])),
+        int(value.get("stops", 0)),
+    )
+
+
+def _finite(value: Any) -> float:
+    number = float(value)
+    if not math.isfinite(number):
+        raise ValueError(f"{number} is no time")
+    return number

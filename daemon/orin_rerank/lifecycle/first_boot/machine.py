@@ -7,6 +7,7 @@ failed tried again by the same process; else the next start does it.
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import logging
 import math
@@ -16,7 +17,6 @@ from typing import TYPE_CHECKING, Final
 from orin_rerank.engines.bundle import Bundle
 from orin_rerank.engines.settings import DeviceChoice
 from orin_rerank.errors import (
-    BuildCancelledError,
     BuildError,
     DeviceLostError,
     GpuMissingError,
@@ -27,11 +27,13 @@ from orin_rerank.errors import (
     TensorRtMissingError,
     UnavailableError,
 )
-from orin_rerank.lifecycle.first_boot.journal import Journal, Outcome
+from orin_rerank.lifecycle.first_boot.backoff import WAITS_S
+from orin_rerank.lifecycle.first_boot.journal import Journal, Outcome, noted
+from orin_rerank.lifecycle.first_boot.loading import Loading, wait
 from orin_rerank.lifecycle.first_boot.looking import Look
 from orin_rerank.lifecycle.first_boot.making import Found, Make, Task, was_refused
-from orin_rerank.lifecycle.first_boot.progress import Progress, Step
-from orin_rerank.lifecycle.startup import load_model
+from orin_rerank.lifecycle.first_boot.progress import AGAIN, Progress, Step
+from orin_rerank.lifecycle.first_boot.settings import PrepareChoice
 from orin_rerank.telemetry.log import fields
 
 if TYPE_CHECKING:
@@ -46,8 +48,10 @@ __all__ = ["Prepared", "StepResult", "prepare", "prepare_and_load"]
 
 _log = logging.getLogger(__name__)
 
-_AGAIN: Final = "`orin-rerank prepare --again` tries it at once"
-_TICK_S: Final = 1.0
+_TO_NO_END: Final = {
+    Outcome.BEGUN: "it was cut off: the power, the process or its memory went",
+    Outcome.STOPPED: "it was stopped before it came to its end; leave the machine on until then",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,68 +120,53 @@ def prepare(place: Place, listener: Listener, *, again: bool = False) -> Prepare
 
 
 def prepare_and_load(place: Place, listener: Listener, on_prepared: Callable[[Prepared], None]) -> LoadedModel:
-    """Takes every step that this machine lacks, then loads what can be served.
+    """Takes every step that this machine lacks, unless the settings leave that out, then loads what can be served.
+
+    Where nothing can be served it waits, and tries everything again, later each time.
 
     Args:
         place: The machine.
         listener: Told how it gets on.
-        on_prepared: Told what became of the steps, before anything is loaded.
+        on_prepared: Told what became of the steps, before anything is loaded, and after it.
 
     Raises:
-        OrinRerankError: As `load_model`, where nothing can be served and nothing is to be tried again.
+        SettingsError: If the settings are wrong.
+        DeviceLostError: If the GPU is lost; only another process can use it.
         UnavailableError: If the listener wants it to end.
     """
+    failures = 0
     while True:
-        prepared = prepare(place, listener)
-        on_prepared(prepared)
-        if Bundle.open(place.bundle).digest != prepared.bundle:
-            continue  # another one was put in its place meanwhile, and it may have taken hours
+        prepared, loading = None, None
         try:
-            return _load(place, listener)
+            prepared = _prepared(place, listener)
+            on_prepared(prepared)
+            if Bundle.open(place.bundle).digest != prepared.bundle:
+                continue  # another one was put in its place meanwhile, and it may have taken hours
+            loading = Loading(place, listener, prepared.bundle)
+            model = loading.load()
         except (DeviceLostError, SettingsError, InternalError):
             raise
         except OrinRerankError as error:
-            wait_s = prepared.retry_in_s
-            if listener.stopping or wait_s is None:
+            if listener.stopping:
                 raise
-            _log.error("nothing can be served yet", extra=fields(reason=str(error), again_in_s=wait_s))
-            _wait(place, listener, wait_s, str(error))
+            wait_s = WAITS_S[min(failures, len(WAITS_S) - 1)]
+            if prepared is not None and prepared.retry_in_s is not None:
+                wait_s = min(wait_s, prepared.retry_in_s)
+            failures += 1
+            reason = str(error) if loading is None else loading.reason_of(error)
+            _log.error("nothing can be served yet", extra=fields(reason=reason, again_in_s=wait_s))
+            wait(place, listener, wait_s, reason)
+            continue
+        if loading.left_out:
+            left_out = StepResult(Step.LOAD, Outcome.FAILED, "; ".join(loading.left_out))
+            on_prepared(dataclasses.replace(prepared, steps=(*prepared.steps, left_out)))
+        return model
 
 
-def _load(place: Place, listener: Listener) -> LoadedModel:
-    journal = Journal(place.state, place.now)
-    key = {"bundle": Bundle.open(place.bundle).digest, "settings": place.engine_digest}
-    _noted(lambda: journal.begin(Step.LOAD, key))
-    try:
-        model = load_model(
-            place.bundle,
-            place.engine,
-            lambda detail: listener(Progress(Step.LOAD, detail)),
-            store=place.engines,
-            accelerators=place.accelerators,
-        )
-    except OrinRerankError as error:
-        outcome, text = (Outcome.STOPPED, "stopped") if listener.stopping else (Outcome.FAILED, str(error))
-        _noted(lambda: journal.end(Step.LOAD, outcome, text))
-        raise
-    _noted(lambda: journal.end(Step.LOAD, Outcome.DONE, f"{model.info.precision} by {model.info.name}"))
-    return model
-
-
-def _noted(note: Callable[[], None]) -> None:
-    """Notes what is only for people; a disk that takes nothing is no reason not to serve."""
-    try:
-        note()
-    except StoreError as error:
-        _log.warning("the journal of first boot cannot be written", extra=fields(reason=str(error)))
-
-
-def _wait(place: Place, listener: Listener, seconds: float, reason: str) -> None:
-    left = seconds
-    while left > 0:
-        listener(Progress(Step.WAIT, "nothing can be served; what failed is tried again", None, left, reason))
-        place.sleep(min(_TICK_S, left))
-        left -= _TICK_S
+def _prepared(place: Place, listener: Listener) -> Prepared:
+    if place.settings.prepare is PrepareChoice.OFF:
+        return Prepared(Bundle.open(place.bundle).digest)
+    return prepare(place, listener)
 
 
 class _Machine:
@@ -233,7 +222,7 @@ class _Machine:
             if self._listener.stopping:
                 raise
             text, outcome = _said(error), Outcome.FAILED
-        _noted(lambda: self._journal.found(step, {}, outcome, text))
+        noted(lambda: self._journal.found(step, {}, outcome, text))
         self._result(StepResult(step, outcome, text))
 
     def _made(self, step: Step, find: Callable[[], Found | Task]) -> None:
@@ -259,11 +248,12 @@ class _Machine:
         entry = self._journal.entry(step, key)
         assert entry is not None
         if entry.outcome is Outcome.REFUSED:
-            return StepResult(step, entry.outcome, f"{entry.text}; {_AGAIN}")
-        text = entry.text or "it was cut off: the power, the process or its memory went"
-        times = entry.failures + (entry.outcome is Outcome.BEGUN)
+            return StepResult(step, entry.outcome, f"{entry.text}; {AGAIN}")
+        text, times = entry.text, entry.failures
+        if entry.outcome is not Outcome.FAILED:
+            text, times = _TO_NO_END[entry.outcome], entry.attempts
         if math.isinf(wait_s):
-            return StepResult(step, Outcome.FAILED, f"{text} ({times} times; it rests now); {_AGAIN}")
+            return StepResult(step, Outcome.FAILED, f"{text} ({times} times; it rests now); {AGAIN}")
         return StepResult(step, Outcome.FAILED, _later(text, wait_s), wait_s)
 
     def _taken(self, step: Step, task: Task) -> StepResult:
@@ -276,31 +266,35 @@ class _Machine:
             return StepResult(step, Outcome.FAILED, f"not done, since it cannot be noted: {error}")
         _log.info("step begins", extra=fields(step=step.value, reason=task.reason))
         try:
-            text = task.run(listener, lambda: _noted(lambda: journal.got_further(step)))
-        except (UnavailableError, BuildCancelledError, DeviceLostError) as error:
-            stopped = listener.stopping and not isinstance(error, DeviceLostError)
-            outcome = Outcome.STOPPED if stopped else Outcome.FAILED
-            said = _said(error)
-            _noted(lambda: journal.end(step, outcome, said))
-            if stopped and isinstance(error, BuildCancelledError):
-                raise UnavailableError("the daemon stops") from error
-            raise
+            text = task.run(listener, lambda: noted(lambda: journal.got_further(step)))
         except KeyboardInterrupt:
-            _noted(lambda: journal.end(step, Outcome.STOPPED, "stopped"))
+            noted(lambda: journal.end(step, Outcome.STOPPED, "stopped"))
             raise
         except (OrinRerankError, OSError) as error:
-            refused = was_refused(error, self._make, step, self._target)
-            outcome = Outcome.REFUSED if refused else Outcome.FAILED
-            text = _said(error)
+            outcome, text = self._failed(step, error), _said(error)
+            if outcome is Outcome.STOPPED or isinstance(error, DeviceLostError):
+                noted(lambda: journal.end(step, outcome, text))
+                if outcome is Outcome.STOPPED:
+                    raise UnavailableError("the daemon stops") from error
+                raise
             _log.warning("step failed", extra=fields(step=step.value, outcome=outcome.value, reason=text))
         else:
             outcome = Outcome.DONE
             _log.info("step done", extra=fields(step=step.value, result=text))
-        _noted(lambda: journal.end(step, outcome, text))
+        noted(lambda: journal.end(step, outcome, text))
         wait_s = journal.wait_s(step, task.key)
         if outcome is not Outcome.FAILED or math.isinf(wait_s):
             return StepResult(step, outcome, text)
         return StepResult(step, outcome, _later(text, wait_s), wait_s)
+
+    def _failed(self, step: Step, error: Exception) -> Outcome:
+        """How a step stands that raised an error."""
+        if isinstance(error, DeviceLostError):
+            return Outcome.FAILED
+        if was_refused(error, self._make, step, self._target):
+            return Outcome.REFUSED
+        # Whatever it is: what wants the daemon to end may have ended what it waited for.
+        return Outcome.STOPPED if self._listener.stopping else Outcome.FAILED
 
     def _result(self, result: StepResult) -> None:
         if result.problem is not None:
@@ -309,7 +303,7 @@ class _Machine:
 
 
 def _later(text: str, wait_s: float) -> str:
-    return f"{text}; the next start tries it again, {wait_s:.0f} s from now at the earliest, and {_AGAIN}"
+    return f"{text}; the next start tries it again, {wait_s:.0f} s from now at the earliest, and {AGAIN}"
 
 
 def _said(error: OrinRerankError | OSError) -> str:

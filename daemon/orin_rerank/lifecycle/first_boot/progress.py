@@ -6,7 +6,10 @@ import enum
 from dataclasses import dataclass
 from typing import Final, Protocol
 
-__all__ = ["Listener", "Progress", "Step"]
+__all__ = ["AGAIN", "Listener", "Progress", "Step", "span"]
+
+AGAIN: Final = "`orin-rerank prepare --again` tries it at once"
+"""What a person can do about everything that waits."""
 
 
 class Step(str, enum.Enum):
@@ -23,7 +26,7 @@ class Step(str, enum.Enum):
     BUILD_FULL = "build-full"
     LOAD = "load"
     WAIT = "wait"
-    """Nothing can be served, and what failed is tried again later."""
+    """Nothing can be served yet, and what failed, or ended the process, is tried again later."""
 
 
 _PATIENCE_S: Final = {
@@ -63,8 +66,9 @@ class Progress:
 
     def __str__(self) -> str:
         share = "" if self.fraction is None else f", {self.fraction:.0%}"
-        left = "" if self.seconds_left is None else f", about {_span(self.seconds_left)} left"
-        return f"{self.step.value}: {self.detail}{share}{left}"
+        left = "" if self.seconds_left is None else f", about {span(self.seconds_left)} left"
+        why = f" ({self.reason})" if self.step is Step.WAIT and self.reason else ""
+        return f"{self.step.value}: {self.detail}{share}{left}{why}"
 
 
 class Listener(Protocol):
@@ -82,7 +86,7 @@ class Listener(Protocol):
         """Whether it is to end."""
 
 
-def _span(seconds: float) -> str:
+def span(seconds: float) -> str:
     """A rough span of time: `40 s`, `12 min`, `2 h 10 min`."""
     if seconds < 60:
         return f"{round(seconds)} s"
