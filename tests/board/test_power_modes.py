@@ -107,6 +107,7 @@ def test_a_wanted_mode_is_found_by_name_or_number(tmp_path: Path) -> None:
         ("NV Power Mode: 25W\n1", (1, "25W")),
         ("NV Power Mode: 25W\n", (None, "25W")),
         ("NV Power Mode: MAXN\nNVPM WARN: something\n", (None, "MAXN")),
+        ("NV Power Mode: MAXN\nNVPM WARN: something\n0\n", (0, "MAXN")),
     ],
 )
 def test_what_nvpmodel_prints(output: str, mode: tuple[int | None, str]) -> None:

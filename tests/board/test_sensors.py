@@ -212,3 +212,24 @@ def test_a_file_that_may_not_be_read_is_none(tmp_path: Path) -> None:
     (tmp_path / "secret").chmod(0)
     if os.geteuid() != 0:
         assert paths.number("/secret") is None
+
+
+def test_a_pc_with_a_zone_of_its_firmware_has_its_processors_sensor_too(tmp_path: Path) -> None:
+    paths = make_pc(tmp_path)
+    zone = paths.at("/sys/class/thermal/thermal_zone0")
+    zone.mkdir(parents=True)
+    (zone / "type").write_text("acpitz\n")
+    (zone / "temp").write_text("16800\n")
+    snapshot = read_snapshot(paths)
+    assert [zone.name for zone in snapshot.zones] == ["acpitz", "coretemp"]
+    assert snapshot.hottest is not None
+    assert snapshot.hottest.name == "coretemp"
+
+
+def test_a_zone_that_is_a_sensor_too_counts_once(tmp_path: Path) -> None:
+    paths = make_board(tmp_path, AGX_ORIN_64)
+    for name, text in (("name", "cpu_thermal"), ("temp1_input", "49468")):
+        paths.at("/sys/class/hwmon/hwmon9").mkdir(exist_ok=True)
+        paths.at(f"/sys/class/hwmon/hwmon9/{name}").write_text(text)
+    assert [zone.name for zone in read_snapshot(paths).zones].count("cpu") == 1
+    assert "cpu_thermal" not in [zone.name for zone in read_snapshot(paths).zones]

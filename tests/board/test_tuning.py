@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
+import re
 import subprocess
+import threading
 import time
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -22,19 +26,27 @@ from fakes.board import (
     reboot_board,
 )
 from orin_rerank.board.clocks import Clock, read_clocks
+from orin_rerank.board.found import exclusively
 from orin_rerank.board.nvpmodel import read_current_mode, set_mode
 from orin_rerank.board.power_modes import read_power_modes
 from orin_rerank.board.programs import run_program
 from orin_rerank.board.request import BoardRequest, read_request, write_request
-from orin_rerank.board.tuning import KEEP, Tuning, TuningOutcome, read_outcome, restore_board, tune_board
+from orin_rerank.board.tuning import (
+    KEEP,
+    LONGEST_S,
+    Tuning,
+    TuningOutcome,
+    are_clocks_locked,
+    read_outcome,
+    tune_board,
+)
 from orin_rerank.errors import BoardBusyError, BoardError, RebootNeededError
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from orin_rerank.board.paths import BoardPaths
 
 FAN = "/sys/class/hwmon/hwmon0/pwm1"
+UNITS = Path(__file__).parents[2] / "deploy" / "systemd"
 
 
 def calls(paths: BoardPaths) -> list[str]:
@@ -74,31 +86,12 @@ def test_every_board_gets_its_fastest_mode_and_locked_clocks(tmp_path: Path, spe
     ]
 
 
-@pytest.mark.parametrize("spec", BOARDS, ids=lambda spec: spec.key)
-def test_what_was_there_is_given_back(tmp_path: Path, spec: BoardSpec) -> None:
-    paths = make_board(tmp_path / "board", spec)
-    before = read_clocks(paths)
-    tune(paths, tmp_path)
-    tune(paths, tmp_path)
-    restored = restore_board(paths, tmp_path / "state")
-    assert "clocks as they were" in restored.changed
-    assert mode_of(paths) == spec.default
-    after = read_clocks(paths)
-    assert {core: clock.lowest for core, clock in after.cpus.items()} == {
-        core: clock.lowest for core, clock in before.cpus.items() if core in after.cpus
-    }
-    assert after.gpu is not None
-    assert not after.locked
-    assert list((tmp_path / "state").iterdir()) == []
-    assert restore_board(paths, tmp_path / "state").changed == ()
-
-
 def test_a_mode_that_was_asked_for(tmp_path: Path) -> None:
     paths = make_board(tmp_path / "board", NX_16)
     outcome, _ = tune(paths, tmp_path, Tuning(power_mode="25w"))
     assert (outcome.mode, outcome.wanted) == ("25W", "25W")
     kept, _ = tune(paths, tmp_path, Tuning(power_mode=KEEP, lock_clocks=False))
-    assert kept == TuningOutcome("25W", "25W", clocks_locked=True)
+    assert kept == TuningOutcome("25W", "25W", clocks_locked=True, lock_clocks=False)
 
 
 def test_a_mode_that_the_board_has_not_is_told_and_clocks_are_locked_all_the_same(tmp_path: Path) -> None:
@@ -119,7 +112,7 @@ def test_power_modes_that_cannot_be_read_are_told_and_clocks_are_locked_all_the_
 def test_clocks_are_left_where_they_shall_be(tmp_path: Path) -> None:
     paths = make_board(tmp_path / "board", NANO_8)
     outcome, _ = tune(paths, tmp_path, Tuning(lock_clocks=False))
-    assert outcome == TuningOutcome("15W", "15W", clocks_locked=False)
+    assert outcome == TuningOutcome("15W", "15W", clocks_locked=False, lock_clocks=False)
     assert not read_clocks(paths).locked
 
 
@@ -213,14 +206,87 @@ def test_a_board_that_never_takes_its_mode_gets_its_clocks_all_the_same(tmp_path
     assert sum(waits[:-1]) == 30.0
 
 
-def test_nothing_is_changed_where_it_cannot_be_given_back(tmp_path: Path) -> None:
+def test_clocks_are_not_locked_where_they_cannot_be_given_back(tmp_path: Path) -> None:
     paths = make_board(tmp_path / "board", NX_16_SUPER)
     paths.at("/fake/store_fails").write_text("")
     outcome, _ = tune(paths, tmp_path)
-    assert outcome.problem is not None
-    assert outcome.problem.startswith("nothing is changed, since what is set now cannot be noted: ")
-    assert mode_of(paths) == NX_16_SUPER.default
-    assert not read_clocks(paths).locked
+    assert outcome.problem == (
+        "clocks are not locked, since what they are now cannot be noted: "
+        "jetson_clocks --store: failed: Error: cannot read the GPU's clock"
+    )
+    assert (outcome.mode, outcome.clocks_locked) == ("MAXN_SUPER", False)
+    assert "jetson_clocks " not in calls(paths)
+
+
+def test_a_store_that_fails_early_is_tried_again(tmp_path: Path) -> None:
+    paths = make_board(tmp_path / "board", NX_16_SUPER)
+    paths.at("/fake/store_fails").write_text("")
+    outcome = tune_board(
+        paths, Tuning(), tmp_path / "state", lambda _: paths.at("/fake/store_fails").unlink(missing_ok=True)
+    )
+    assert (outcome.problem, outcome.clocks_locked) == (None, True)
+
+
+@pytest.mark.parametrize("status", ["", None])
+def test_a_mode_is_not_changed_where_the_one_before_it_is_not_known(tmp_path: Path, status: str | None) -> None:
+    paths = make_board(tmp_path / "board", NX_16)
+    paths.at("/usr/sbin/nvpmodel").rename(paths.at("/usr/sbin/nvpmodel.real"))
+    paths.at("/usr/sbin/nvpmodel").write_text(
+        """#!/bin/sh
+if [ "$1" = -q ]; then echo "NVPM ERROR: no"; exit 255; fi
+exec "$(dirname "$0")/nvpmodel.real" "$@"
+"""
+    )
+    paths.at("/usr/sbin/nvpmodel").chmod(0o755)
+    file = paths.at("/var/lib/nvpmodel/status")
+    file.unlink()
+    if status is not None:
+        file.write_text(status)
+    outcome, _ = tune(paths, tmp_path)
+    assert outcome.problem == (
+        "power mode MAXN: not set, since the one before it cannot be noted: power mode MAXN: it is not known"
+    )
+    assert outcome.clocks_locked
+    assert "nvpmodel -m 0" not in calls(paths)
+
+
+def test_a_mode_whose_number_is_not_told_is_known_by_its_name(tmp_path: Path) -> None:
+    paths = make_board(tmp_path / "board", NX_16)
+    program = paths.at("/usr/sbin/nvpmodel")
+    program.write_text(program.read_text().replace("    current\n    ;;", "    ;;"))
+    assert subprocess.run([program, "-q"], capture_output=True, text=True, check=True).stdout == "NV Power Mode: 15W\n"
+    outcome, _ = tune(paths, tmp_path)
+    assert (outcome.mode, outcome.problem) == ("MAXN", None)
+    assert (tmp_path / "state/mode.stored").read_text() == "2 15W\n0 MAXN\n"
+    outcome, _ = tune(paths, tmp_path)
+    assert (outcome.changed, outcome.problem) == ((), None)
+
+
+def test_what_nvpmodel_says_is_looked_after(tmp_path: Path) -> None:
+    paths = make_board(tmp_path / "board", NX_16)
+    program = paths.at("/usr/sbin/nvpmodel")
+    program.write_text(program.read_text().replace('    apply "$id"\n', "    :\n"))
+    outcome, _ = tune(paths, tmp_path)
+    assert outcome.problem == "power mode MAXN: nvpmodel set it, but says that the board is in 15W"
+    assert (outcome.mode, outcome.clocks_locked) == ("15W", True)
+
+
+def test_nothing_is_noted_where_nothing_is_changed(tmp_path: Path) -> None:
+    paths = make_board(tmp_path / "board", NX_16)
+    tune(paths, tmp_path, Tuning(power_mode=KEEP, lock_clocks=False))
+    assert list((tmp_path / "state").iterdir()) == []
+    tune(paths, tmp_path, Tuning(power_mode=KEEP))
+    assert [file.name for file in (tmp_path / "state").iterdir()] == ["clocks.stored"]
+
+
+def test_of_what_jetson_clocks_stores_the_fan_and_the_cores_are_left_out(tmp_path: Path) -> None:
+    paths = make_board(tmp_path / "board", NX_16)
+    tune(paths, tmp_path)
+    stored = (tmp_path / "state/clocks.stored").read_text().splitlines()
+    assert {Path(line.split(":")[0]).name for line in stored} == {"scaling_min_freq", "min_freq", "rate"}
+    assert sorted(file.name for file in (tmp_path / "state").iterdir()) == ["clocks.stored", "mode.stored"]
+    assert not paths.at("/.jetsonclocks_fan.txt").exists()
+    assert not [call for call in calls(paths) if "nvfancontrol" in call]
 
 
 def test_nothing_is_changed_where_the_disk_takes_nothing(tmp_path: Path) -> None:
@@ -254,6 +320,35 @@ def test_no_reboot_is_made_that_cannot_be_noted(tmp_path: Path) -> None:
     assert "reboot by nvpmodel" not in calls(paths)
 
 
+def test_no_reboot_is_made_that_a_reboot_would_forget(tmp_path: Path) -> None:
+    """A root file system whose changes are in memory is rebooted for ever."""
+    paths = make_board(tmp_path / "board", NANO_8_SUPER)
+    paths.at("/fake/needs_reboot").write_text("2\n")
+    paths.at("/proc/self").mkdir()
+    paths.at("/proc/self/mountinfo").write_text("1 0 0:1 / / rw - tmpfs none rw\n")
+    outcome, _ = tune(paths, tmp_path, Tuning(reboot=True))
+    assert outcome.reboot_needed
+    assert outcome.problem is not None
+    assert outcome.problem.endswith(f"not rebooted, since {tmp_path}/state would not outlive it")
+    assert "reboot by nvpmodel" not in calls(paths)
+
+
+@pytest.mark.parametrize("mark", ["folder", "bytes"])
+def test_a_mark_that_cannot_be_read_is_one(tmp_path: Path, mark: str) -> None:
+    paths = make_board(tmp_path / "board", NANO_8_SUPER)
+    paths.at("/fake/needs_reboot").write_text("2\n")
+    file = tmp_path / "state/rebooted-for"
+    file.parent.mkdir()
+    if mark == "folder":
+        file.mkdir()
+    else:
+        file.write_bytes(b"2 MAXN_SUPER, L4T 39.2.1")
+    outcome, _ = tune(paths, tmp_path, Tuning(reboot=True))
+    assert outcome.problem is not None
+    assert "not rebooted again" in outcome.problem
+    assert "reboot by nvpmodel" not in calls(paths)
+
+
 def test_a_power_cut_while_clocks_are_stored(tmp_path: Path) -> None:
     paths = make_board(tmp_path / "board", AGX_ORIN_64)
     (tmp_path / "state").mkdir()
@@ -262,6 +357,9 @@ def test_a_power_cut_while_clocks_are_stored(tmp_path: Path) -> None:
     assert outcome.problem is None
     assert "half" not in (tmp_path / "state/clocks.stored").read_text()
     assert "scaling_min_freq:729600" in (tmp_path / "state/clocks.stored").read_text()
+
+
+TAKES_A_REBOOT = "power mode MAXN_SUPER: takes a reboot that is made for it: `sudo nvpmodel -m 2`, and YES"
 
 
 def test_a_reboot_is_reported_and_not_made(tmp_path: Path) -> None:
@@ -274,10 +372,27 @@ def test_a_reboot_is_reported_and_not_made(tmp_path: Path) -> None:
         clocks_locked=True,
         reboot_needed=True,
         changed=("clocks locked",),
-        problem="power mode MAXN_SUPER: takes effect only when the board is started again",
+        problem=f"{TAKES_A_REBOOT}; or reboot = true in [board] of the settings",
     )
     assert waits == [0.5]
     assert "reboot by nvpmodel" not in calls(paths)
+
+
+def test_a_reboot_that_nobody_made_for_the_mode_changes_nothing(tmp_path: Path) -> None:
+    """What nvpmodel asked for in vain is forgotten, so what we say must be something else than: reboot."""
+    paths = make_board(tmp_path / "board", NANO_8_SUPER)
+    paths.at("/fake/needs_reboot").write_text("2\n")
+    tune(paths, tmp_path)
+    reboot_board(paths)
+    outcome, _ = tune(paths, tmp_path)
+    assert (outcome.mode, outcome.reboot_needed) == ("25W", True)
+    # As we say.
+    subprocess.run(
+        [str(paths.program("nvpmodel")), "-m", "2"], input="YES\n", text=True, check=True, capture_output=True
+    )
+    reboot_board(paths)
+    outcome, _ = tune(paths, tmp_path)
+    assert (outcome.mode, outcome.problem, outcome.reboot_needed) == ("MAXN_SUPER", None, False)
 
 
 def test_a_reboot_that_is_allowed_is_made_once(tmp_path: Path) -> None:
@@ -289,7 +404,21 @@ def test_a_reboot_that_is_allowed_is_made_once(tmp_path: Path) -> None:
     reboot_board(paths)
     outcome, _ = tune(paths, tmp_path, Tuning(reboot=True))
     assert (outcome.mode, outcome.problem, outcome.clocks_locked) == ("MAXN_SUPER", None, True)
-    assert not (tmp_path / "state/rebooted-for").exists()
+
+
+def test_a_mode_that_somebody_changes_after_each_boot_is_not_rebooted_for_after_each_boot(tmp_path: Path) -> None:
+    paths = make_board(tmp_path / "board", NANO_8_SUPER)
+    paths.at("/fake/needs_reboot").write_text("2\n")
+    for _ in range(4):
+        outcome, _ = tune(paths, tmp_path, Tuning(reboot=True))
+        reboot_board(paths)
+        tune(paths, tmp_path, Tuning(reboot=True))
+        run_program(paths, "nvpmodel", "-m", "1", timeout_s=10)
+    assert calls(paths).count("reboot by nvpmodel") == 1
+    assert outcome.problem == (
+        "power mode MAXN_SUPER: the board was rebooted for it before, and is not in it; not rebooted again: "
+        "`sudo nvpmodel -m 2`, and YES, does so"
+    )
 
 
 def test_no_board_is_rebooted_for_ever(tmp_path: Path) -> None:
@@ -301,20 +430,101 @@ def test_no_board_is_rebooted_for_ever(tmp_path: Path) -> None:
         paths.at("/fake/booted_mode").unlink(missing_ok=True)
         reboot_board(paths)
     assert calls(paths).count("reboot by nvpmodel") == 1
-    assert (
-        outcome.problem == "power mode MAXN_SUPER: the board was rebooted for it, and is not in it; not rebooted again"
-    )
+    assert outcome.problem is not None
+    assert "not rebooted again" in outcome.problem
     assert outcome.reboot_needed
 
 
-def test_what_was_there_may_take_a_reboot_too(tmp_path: Path) -> None:
+@pytest.mark.parametrize("change", ["another mode", "another release"])
+def test_for_something_else_it_is_rebooted_again(tmp_path: Path, change: str) -> None:
     paths = make_board(tmp_path / "board", NANO_8_SUPER)
+    paths.at("/fake/needs_reboot").write_text("2\n3\n")
+    tune(paths, tmp_path, Tuning(reboot=True))
+    paths.at("/fake/booted_mode").unlink()
+    if change == "another release":
+        paths.at("/etc/nv_tegra_release").write_text("# R39 (release), REVISION: 3.0\n")
+    outcome, _ = tune(paths, tmp_path, Tuning(power_mode="7W" if change == "another mode" else "fastest", reboot=True))
+    assert outcome.changed == ("rebooting",)
+    assert calls(paths).count("reboot by nvpmodel") == 2
+
+
+def test_no_more_is_tried_than_there_is_time_for(tmp_path: Path) -> None:
+    paths = make_board(tmp_path / "board", NX_16)
+    program = paths.at("/usr/sbin/nvpmodel")
+    now = [0.0]
+
+    def sleep(seconds: float) -> None:
+        now[0] += seconds
+
+    def clock() -> float:  # whatever is done takes a while, as a program that hangs does
+        now[0] += 24.0
+        return now[0]
+
+    program.write_text(program.read_text().replace("sleep 600", "exit 255"))
+    paths.at("/fake/hangs").write_text("")
+    outcome = tune_board(paths, Tuning(lock_clocks=False), tmp_path / "state", sleep, clock)
+    assert outcome.problem is not None
+    assert outcome.problem.startswith("power mode MAXN: nvpmodel failed")
+    assert calls(paths).count("nvpmodel -m 0") == 1, "there is no time for more"
+
+
+@pytest.mark.parametrize("unit", ["orin-rerank-board.service", "orin-rerank-board-again.service"])
+def test_it_comes_to_an_end_before_the_unit_does(unit: str) -> None:
+    limit = re.search(r"^TimeoutStartSec=(\d+)$", (UNITS / unit).read_text(), re.MULTILINE)
+    assert limit is not None
+    assert int(limit[1]) >= LONGEST_S + 5
+
+
+def test_two_do_not_work_on_a_board_at_once(tmp_path: Path) -> None:
+    paths = make_board(tmp_path / "board", NX_16)
+    state = tmp_path / "state"
+    state.mkdir()
+    other = os.open(state, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        fcntl.flock(other, fcntl.LOCK_EX)
+        with pytest.raises(BoardBusyError, match="another `orin-rerank board` is at work"), exclusively(state, 0.3):
+            pass
+    finally:
+        os.close(other)
+    assert tune(paths, tmp_path)[0].problem is None
+
+
+def test_whoever_waits_for_another_finds_all_done(tmp_path: Path) -> None:
+    paths = make_board(tmp_path / "board", NX_16)
+    paths.at("/fake/clocks_slow").write_text("1")
+    outcomes: list[TuningOutcome] = []
+    threads = [threading.Thread(target=lambda: outcomes.append(tune(paths, tmp_path)[0])) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert sorted(len(outcome.changed) for outcome in outcomes) == [0, 2]
+    assert {(outcome.mode, outcome.clocks_locked, outcome.problem) for outcome in outcomes} == {("MAXN", True, None)}
+
+
+def test_a_jetson_clocks_that_cannot_be_run_is_told(tmp_path: Path) -> None:
+    paths = make_board(tmp_path / "board", NX_16)
     tune(paths, tmp_path)
-    paths.at("/fake/needs_reboot").write_text("1\n")
-    with pytest.raises(RebootNeededError, match="power mode 25W"):
-        restore_board(paths, tmp_path / "state")
-    assert not read_clocks(paths).locked
-    assert (tmp_path / "state/mode.stored").read_text() == "1"
+    run_program(paths, "nvpmodel", "-m", "0", timeout_s=10)
+    program = paths.program("jetson_clocks")
+    assert program is not None
+    program.write_bytes(b"\x7fELF no program")
+    outcome, _ = tune(paths, tmp_path)
+    assert (outcome.clocks_locked, outcome.mode) == (False, "MAXN")
+    assert outcome.problem is not None
+    assert "cannot be run: Exec format error" in outcome.problem
+
+
+def test_whether_clocks_are_locked_where_only_root_sees_the_gpus(tmp_path: Path) -> None:
+    paths = make_board(tmp_path / "board", NX_16)
+    outcome, _ = tune(paths, tmp_path)
+    assert are_clocks_locked(paths, None)
+    paths.at("/sys/class/devfreq/17000000.gpu").rename(paths.at("/sys/class/devfreq/elsewhere"))
+    assert are_clocks_locked(paths, outcome)
+    assert not are_clocks_locked(paths, None)
+    floor = paths.at("/sys/devices/system/cpu/cpu0/cpufreq/scaling_min_freq")
+    floor.write_text("729600")
+    assert not are_clocks_locked(paths, outcome), "the processor's have been undone"
 
 
 def test_a_program_that_hangs_is_killed_with_all_it_started(tmp_path: Path) -> None:
@@ -359,7 +569,7 @@ def test_a_mode_that_the_board_does_not_know(tmp_path: Path) -> None:
 def test_a_pc_is_left_alone(tmp_path: Path) -> None:
     paths = make_pc(tmp_path / "pc")
     assert tune(paths, tmp_path)[0] == TuningOutcome()
-    assert restore_board(paths, tmp_path / "state") == TuningOutcome()
+    assert not (tmp_path / "state").exists()
 
 
 def test_an_outcome_is_read_back(tmp_path: Path) -> None:

@@ -11,9 +11,13 @@ do out of the ordinary stands in files below `fake/`:
 `warnings`               what nvpmodel prints before everything else
 `calls`                  every call of either program, a line each
 `booted_mode`            the mode that was confirmed with a reboot, which `reboot_board` carries out
+`reboots_by`             the command by which nvpmodel then reboots; a tree has no machine that it could reboot
 `hangs`                  if it is there, nvpmodel does not come back from setting a mode
 `clocks_fail_times`      how many more times jetson_clocks fails to lock clocks
+`clocks_slow`            how many seconds jetson_clocks takes
 `store_fails`            if it is there, jetson_clocks cannot store them
+`restore_fails_times`    how many more times it says that it could not restore them, which is no exit code of its
+`nvfancontrol`           if it is there, the fan's control runs, which is none of ours
 =======================  ==============================================================================
 """
 
@@ -227,6 +231,7 @@ def make_board(root: Path, spec: BoardSpec, *, mode: int | None = None) -> Board
         "sys/kernel/nvpmodel_clk_cap/emc": f"{set_mode.emc_hz if set_mode.emc_hz > 0 else spec.emc_hz}\n",
         "sys/block/zram0/disksize": f"{spec.memory_kib * 1024 // 4}\n",
         "fake/calls": "",
+        "fake/nvfancontrol": "",
         "fake/tpcs": f"{spec.tpcs}\n",
         **_cpus(spec, set_mode.cores),
         **_zones(spec),

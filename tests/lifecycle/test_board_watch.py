@@ -239,6 +239,23 @@ def test_the_root_service_has_the_last_word_on_which_mode_it_should_be(board: Bo
     assert not watch.look(), "nothing is known of it"
 
 
+def test_clocks_that_the_root_service_was_told_to_leave_alone_are_not_asked_for(board: BoardPaths) -> None:
+    watch = BoardWatch(board, Tuning(), clock=Clock())
+    apply(board, Tuning(lock_clocks=False))
+    undo(board)
+    assert not watch.look()
+    assert watch.problems == ()
+
+
+def test_a_gpu_whose_clock_only_root_sees_is_not_asked_for(board: BoardPaths) -> None:
+    board.at("/sys/class/devfreq/17000000.gpu").rename(board.at("/sys/class/devfreq/elsewhere"))
+    clock = Clock()
+    watch = BoardWatch(board, Tuning(), clock=clock)
+    assert not watch.look()
+    board.at("/sys/devices/system/cpu/cpu0/cpufreq/scaling_min_freq").write_text("729600")
+    assert watch.look()
+
+
 def test_nothing_is_seen_where_nothing_can_be_read(tmp_path: Path) -> None:
     tuning = Tuning(lock_clocks=False)
     board = booted(tmp_path, AGX_ORIN_64, tuning)

@@ -19,10 +19,8 @@ if TYPE_CHECKING:
 __all__ = ["Clock", "Clocks", "gpu_highest_hz", "parse_show", "read_clocks"]
 
 _KHZ: Final = 1000
-_GPU_FOLDERS: Final = (
-    "/sys/class/devfreq/17000000.gpu",
-    "/sys/class/devfreq/17000000.ga10b",  # JetPack 5
-)
+_GPU_FOLDERS: Final = "/sys/class/devfreq/17000000.*"
+"""17000000.gpu, on JetPack 5 17000000.ga10b."""
 _EMC: Final = "/sys/kernel/debug/bpmp/debug/clk/emc"
 """Readable by root alone."""
 _EMC_CAPS: Final = (
@@ -88,7 +86,7 @@ def read_clocks(paths: BoardPaths) -> Clocks:
         clock = _clock(paths, folder, ("scaling_min_freq", "scaling_max_freq", "scaling_cur_freq"), _KHZ)
         if clock is not None and paths.number(folder.parent / "online") != 0:
             cpus[int(folder.parent.name.removeprefix("cpu"))] = clock
-    found = (_clock(paths, paths.at(folder), ("min_freq", "max_freq", "cur_freq"), 1) for folder in _GPU_FOLDERS)
+    found = (_clock(paths, folder, ("min_freq", "max_freq", "cur_freq"), 1) for folder in paths.glob(_GPU_FOLDERS))
     gpu = next((clock for clock in found if clock is not None), None)
     emc = _clock(paths, paths.at(_EMC), ("min_rate", "max_rate", "rate"), 1)
     cap = next((cap for path in _EMC_CAPS if (cap := paths.number(path) or 0) > 0), None)
@@ -99,8 +97,8 @@ def read_clocks(paths: BoardPaths) -> Clocks:
 
 def gpu_highest_hz(paths: BoardPaths) -> int | None:
     """The highest clock that the GPU knows, whatever caps it now; None where it is not said."""
-    for folder in _GPU_FOLDERS:
-        words = (paths.text(f"{folder}/available_frequencies") or "").split()
+    for folder in paths.glob(_GPU_FOLDERS):
+        words = (paths.text(folder / "available_frequencies") or "").split()
         known = [int(word) for word in words if word.isdigit()]
         if known:
             return max(known)

@@ -1,11 +1,16 @@
 """jetson_clocks: locks processor, GPU and memory at their highest clocks, and gives them back.
 
-Never with `--fan`: that stops the fan's own control. Where clocks are stored is always named: without a name the
-program takes $HOME, which services do not have.
+NVIDIA's script ends with 0 whatever went wrong, so what it did is looked at. And it does more than it is asked for: it
+keeps in its home folder whether the fan's control runs, also where another file is named, and starts or stops that
+control when it restores. The fan is none of ours: it gets a home folder for the moment, or none, and what it stored is
+kept without the fan, and without which cores are on, which is the power mode's matter. It is never called with `--fan`,
+which stops the fan's own control.
 """
 
 from __future__ import annotations
 
+import tempfile
+from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from orin_rerank.board.clocks import parse_show, read_clocks
@@ -13,65 +18,87 @@ from orin_rerank.board.programs import run_program
 from orin_rerank.errors import BoardBusyError, BoardError
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from orin_rerank.board.clocks import Clocks
     from orin_rerank.board.paths import BoardPaths
 
-__all__ = ["PROGRAM", "clocks_as_root", "lock_clocks", "restore_clocks", "store_clocks"]
+__all__ = ["PROGRAM", "TIMEOUT_S", "clocks_as_root", "lock_clocks", "restore_clocks", "store_clocks"]
 
 PROGRAM: Final = "jetson_clocks"
 
-_TIMEOUT_S: Final = 60.0
+TIMEOUT_S: Final = 10.0
+"""It takes a second or two."""
+
+_NO_HOME: Final = Path("/nonexistent")
+_CORE_ON: Final = "/online:"
+_FLOOR: Final = "min_freq"
 
 
-def clocks_as_root(paths: BoardPaths) -> Clocks:
+def clocks_as_root(paths: BoardPaths, timeout_s: float = TIMEOUT_S) -> Clocks:
     """Clocks from the kernel's files; where the GPU's are at a place that is not known, as the program shows them."""
     clocks = read_clocks(paths)
     if clocks.gpu is None and paths.program(PROGRAM) is not None:
         try:
-            shown = parse_show(run_program(paths, PROGRAM, "--show", timeout_s=_TIMEOUT_S).output)
+            shown = parse_show(run_program(paths, PROGRAM, "--show", timeout_s=min(TIMEOUT_S, timeout_s)).output)
         except BoardError:  # it hangs
             return clocks
         return clocks if shown.gpu is None else shown
     return clocks
 
 
-def store_clocks(paths: BoardPaths, file: Path) -> None:
+def store_clocks(paths: BoardPaths, file: Path, timeout_s: float = TIMEOUT_S) -> None:
     """Notes the clocks as they are set now.
 
     Args:
         paths: The board.
         file: Where to; there must be none yet, the program refuses otherwise.
+        timeout_s: How long it may take.
 
     Raises:
         BoardError: If there is no jetson_clocks.
         BoardBusyError: If it fails.
+        OSError: If the file cannot be written.
     """
-    _run(paths, "--store", str(file))
+    with tempfile.TemporaryDirectory(prefix=".home-", dir=file.parent) as home:
+        _run(paths, "--store", str(file), home=Path(home), timeout_s=timeout_s)
+        lines = file.read_text(encoding="utf-8").splitlines(keepends=True) if file.exists() else []
+        kept = [line for line in lines if not line.startswith(f"{home}/") and _CORE_ON not in line]
+    file.write_text("".join(kept), encoding="utf-8")
 
 
-def lock_clocks(paths: BoardPaths) -> None:
+def lock_clocks(paths: BoardPaths, timeout_s: float = TIMEOUT_S) -> None:
     """Locks clocks at their highest; whether it worked, `clocks_as_root` says.
 
     Raises:
         BoardError: If there is no jetson_clocks.
         BoardBusyError: If it fails, as it does while the drivers are not up.
     """
-    _run(paths)
+    _run(paths, timeout_s=timeout_s)
 
 
-def restore_clocks(paths: BoardPaths, file: Path) -> None:
+def restore_clocks(paths: BoardPaths, file: Path, timeout_s: float = TIMEOUT_S) -> None:
     """Sets clocks as they were when `file` was stored.
 
     Raises:
         BoardError: If there is no jetson_clocks.
-        BoardBusyError: If it fails.
+        BoardBusyError: If it fails, or a clock may still not fall as low as it could.
     """
-    _run(paths, "--restore", str(file))
+    output = _run(paths, "--restore", str(file), timeout_s=timeout_s)
+    failed = next((line.strip() for line in output.splitlines() if line.lstrip().startswith("Error")), None)
+    for path, value in _stored(file):
+        if failed is None and path.endswith(_FLOOR) and (paths.number(Path(path)) or 0) > int(value or "0"):
+            failed = f"{path} is still above {value}"
+    if failed is not None:
+        raise BoardBusyError(f"did not give all clocks back: {failed}", item=PROGRAM)
 
 
-def _run(paths: BoardPaths, *arguments: str) -> None:
-    answer = run_program(paths, PROGRAM, *arguments, timeout_s=_TIMEOUT_S)
+def _run(paths: BoardPaths, *arguments: str, timeout_s: float, home: Path = _NO_HOME) -> str:
+    answer = run_program(paths, PROGRAM, *arguments, timeout_s=min(TIMEOUT_S, timeout_s), home=home)
     if answer.code != 0:
         raise BoardBusyError(f"failed: {answer.gist}", item=" ".join([PROGRAM, *arguments[:1]]))
+    return answer.output
+
+
+def _stored(file: Path) -> list[tuple[str, str]]:
+    """Pairs of a file of the kernel's and its contents."""
+    lines = file.read_text(encoding="utf-8", errors="replace").splitlines()
+    return [(path, value) for path, colon, value in (line.rpartition(":") for line in lines) if colon]

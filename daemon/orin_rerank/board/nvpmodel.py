@@ -13,17 +13,30 @@ if TYPE_CHECKING:
     from orin_rerank.board.paths import BoardPaths
     from orin_rerank.board.power_modes import PowerMode, PowerModes
 
-__all__ = ["PROGRAM", "STATUS", "CurrentMode", "parse_query", "read_current_mode", "read_noted_mode", "set_mode"]
+__all__ = [
+    "PROGRAM",
+    "QUERY_TIMEOUT_S",
+    "STATUS",
+    "CurrentMode",
+    "how_to_reboot_for",
+    "parse_query",
+    "read_current_mode",
+    "read_noted_mode",
+    "set_mode",
+]
 
 PROGRAM: Final = "nvpmodel"
 STATUS: Final = "/var/lib/nvpmodel/status"
 """Where nvpmodel notes the mode that it has set; everyone may read it."""
 
-_QUERY_TIMEOUT_S: Final = 10.0
-_SET_TIMEOUT_S: Final = 60.0
+QUERY_TIMEOUT_S: Final = 5.0
+_SET_TIMEOUT_S: Final = 25.0
+"""It takes a few seconds."""
 
 _WANTS_REBOOT: Final = "reboot required"
 _UNKNOWN: Final = "invalid power mode"
+
+_REMARK: Final = "NVPM "
 
 _NAME = re.compile(r"^NV Power Mode:\s*(\S.*)$")
 _NOTED = re.compile(r"\bpmode:\s*(\d+)")
@@ -49,9 +62,15 @@ def read_current_mode(paths: BoardPaths, modes: PowerModes | None = None) -> Cur
 
     Args:
         paths: The board.
-        modes: Its modes, to add the name to a number.
+        modes: Its modes, to add the name to a number, or the number to a name.
     """
-    return _asked(paths) or read_noted_mode(paths, modes)
+    asked = _asked(paths)
+    if asked is None:
+        return read_noted_mode(paths, modes)
+    if asked.id is not None or modes is None:
+        return asked
+    number = next((mode.id for mode in modes.modes.values() if mode.name == asked.name), None)
+    return CurrentMode(number, asked.name, asked.source)
 
 
 def read_noted_mode(paths: BoardPaths, modes: PowerModes | None = None) -> CurrentMode | None:
@@ -69,15 +88,16 @@ def read_noted_mode(paths: BoardPaths, modes: PowerModes | None = None) -> Curre
     return CurrentMode(number, None if known is None else known.name, STATUS)
 
 
-def set_mode(paths: BoardPaths, mode: PowerMode, *, reboot: bool = False) -> None:
+def set_mode(paths: BoardPaths, mode: PowerMode, timeout_s: float = _SET_TIMEOUT_S, *, reboot: bool = False) -> None:
     """Puts the board into a power mode, as root.
 
-    nvpmodel may ask whether to reboot. It finds its standard input closed then, gives up, and the board stays in its
-    mode; with a terminal it would wait for ever.
+    nvpmodel may ask whether to reboot. It finds its standard input closed then, gives up, and notes nothing: the board
+    stays in its mode, whatever else it is rebooted for. With a terminal it would wait for ever.
 
     Args:
         paths: The board.
         mode: The mode.
+        timeout_s: How long it may take.
         reboot: Whether to answer yes to that: nvpmodel notes the mode and **reboots the machine at once**.
 
     Raises:
@@ -85,20 +105,26 @@ def set_mode(paths: BoardPaths, mode: PowerMode, *, reboot: bool = False) -> Non
         BoardBusyError: If the board does not take it now: the driver is not up yet, or nvpmodel hangs.
         BoardError: If the board knows no such mode, or has no nvpmodel.
     """
-    answer = run_program(
-        paths, PROGRAM, "-m", str(mode.id), timeout_s=_SET_TIMEOUT_S, answer="YES\n" if reboot else None
-    )
+    limit = min(_SET_TIMEOUT_S, timeout_s)
+    answer = run_program(paths, PROGRAM, "-m", str(mode.id), timeout_s=limit, answer="YES\n" if reboot else None)
     if _WANTS_REBOOT in answer.output.lower() and not (reboot and answer.code == 0):
-        raise RebootNeededError("takes effect only when the board is started again", item=f"power mode {mode.name}")
+        raise RebootNeededError(
+            f"takes a reboot that is made for it: {how_to_reboot_for(mode)}", item=f"power mode {mode.name}"
+        )
     if _UNKNOWN in answer.output.lower():
         raise BoardError(f"nvpmodel does not know it: {answer.gist}", item=f"power mode {mode.name}")
     if answer.code != 0:
         raise BoardBusyError(f"nvpmodel failed: {answer.gist}", item=f"power mode {mode.name}")
 
 
+def how_to_reboot_for(mode: PowerMode) -> str:
+    """What a person does about a mode that takes a reboot; any other reboot would leave the board in its mode."""
+    return f"`sudo {PROGRAM} -m {mode.id}`, and YES"
+
+
 def parse_query(output: str) -> CurrentMode | None:
-    """Reads what `nvpmodel -q` printed: the mode's name, and its number on the next line; warnings may precede."""
-    lines = [line.strip() for line in output.splitlines()]
+    """Reads what `nvpmodel -q` printed: the mode's name, and its number on the next line; warnings may be between."""
+    lines = [line.strip() for line in output.splitlines() if not line.lstrip().startswith(_REMARK)]
     for number, line in enumerate(lines):
         if (match := _NAME.match(line)) is not None:
             following = "".join(lines[number + 1 : number + 2])
@@ -108,6 +134,6 @@ def parse_query(output: str) -> CurrentMode | None:
 
 def _asked(paths: BoardPaths) -> CurrentMode | None:
     try:
-        return parse_query(run_program(paths, PROGRAM, "-q", timeout_s=_QUERY_TIMEOUT_S).output)
+        return parse_query(run_program(paths, PROGRAM, "-q", timeout_s=QUERY_TIMEOUT_S).output)
     except BoardError:  # there is none, or it hangs
         return None

@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, Final
 from orin_rerank.errors import BoardBusyError, BoardError
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from orin_rerank.board.paths import BoardPaths
 
 __all__ = ["Answer", "run_program"]
@@ -42,7 +44,13 @@ class Answer:
 
 
 def run_program(
-    paths: BoardPaths, name: str, *arguments: str, timeout_s: float, answer: str | None = None, alone: bool = True
+    paths: BoardPaths,
+    name: str,
+    *arguments: str,
+    timeout_s: float,
+    answer: str | None = None,
+    alone: bool = True,
+    home: Path | None = None,
 ) -> Answer:
     """Runs one of the board's programs to its end.
 
@@ -53,6 +61,7 @@ def run_program(
         timeout_s: How long it may take; then it and what it started are killed.
         answer: What it reads; None closes its standard input, so that a question gets no answer.
         alone: Whether it gets no environment but a path; it runs as root.
+        home: What it takes for a home folder, if it is alone; None gives it none.
 
     Raises:
         BoardError: If the board has no such program, or it cannot be run.
@@ -61,6 +70,7 @@ def run_program(
     program = paths.program(name)
     if program is None:
         raise BoardError("this machine has no such program", item=name)
+    environment = {"PATH": _PATH, "LC_ALL": "C", **({} if home is None else {"HOME": str(home)})}
     try:
         process = subprocess.Popen(  # noqa: S603 - the board's own program; arguments are ours
             [program, *arguments],
@@ -69,7 +79,7 @@ def run_program(
             stderr=subprocess.STDOUT,
             text=True,
             errors="replace",
-            env={"PATH": _PATH, "LC_ALL": "C"} if alone else None,
+            env=environment if alone else None,
             start_new_session=True,
         )
     except OSError as error:

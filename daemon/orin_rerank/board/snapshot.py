@@ -12,6 +12,7 @@ from orin_rerank.board.nvpmodel import CurrentMode, read_current_mode
 from orin_rerank.board.power import Rail, read_rails
 from orin_rerank.board.power_modes import PowerMode, PowerModes, read_power_modes
 from orin_rerank.board.thermal import OverCurrent, Zone, read_over_current, read_throttle_alerts, read_zones
+from orin_rerank.errors import BoardError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -43,6 +44,7 @@ class BoardSnapshot:
         fan: How hard the fan is driven, 0 to 1; None without one.
         memory: Its memory; None where it is not known.
         jtop: What jetson-stats says beside; None where it was not asked, or does not answer.
+        modes_problem: Why its power modes cannot be read; None if they can, or there are none.
     """
 
     board: Board
@@ -57,6 +59,7 @@ class BoardSnapshot:
     fan: float | None
     memory: Memory | None
     jtop: JtopReading | None = None
+    modes_problem: str | None = None
 
     @property
     def hottest(self) -> Zone | None:
@@ -65,12 +68,12 @@ class BoardSnapshot:
 
 
 def read_snapshot(paths: BoardPaths) -> BoardSnapshot:
-    """Reads all that there is to read, on a Jetson or any other machine.
-
-    Raises:
-        BoardError: If nvpmodel's configuration is there, but defines no mode.
-    """
-    modes = read_power_modes(paths)
+    """Reads all that there is to read, on a Jetson or any other machine."""
+    modes, problem = None, None
+    try:
+        modes = read_power_modes(paths)
+    except BoardError as error:
+        problem = str(error)
     return BoardSnapshot(
         board=identify_board(paths),
         modes=modes,
@@ -83,12 +86,15 @@ def read_snapshot(paths: BoardPaths) -> BoardSnapshot:
         gpu_load=read_gpu_load(paths),
         fan=read_fan_share(paths),
         memory=read_memory(paths),
+        modes_problem=problem,
     )
 
 
 def read_temperatures(paths: BoardPaths) -> list[Zone]:
-    """How warm the board is: its thermal zones, or where the kernel makes none, what the processor's sensors say."""
-    return read_zones(paths) or _processor_zones(paths)
+    """How warm the board is: its thermal zones, and what the processor's sensors say where none is made of them."""
+    zones = read_zones(paths)
+    known = {zone.name for zone in zones}
+    return [*zones, *(zone for zone in _processor_zones(paths) if zone.name.removesuffix("_thermal") not in known)]
 
 
 def hottest_zone(zones: Sequence[Zone]) -> Zone | None:
@@ -105,7 +111,7 @@ def fastest_mode(paths: BoardPaths, board: Board, modes: PowerModes) -> PowerMod
 
 
 def _processor_zones(paths: BoardPaths) -> list[Zone]:
-    """What the processor's own sensors say, on machines whose kernel makes no thermal zones of them."""
+    """What the processor's own sensors say; on a PC the kernel makes no thermal zones of them as a rule."""
     zones = []
     for folder in paths.glob("/sys/class/hwmon/hwmon[0-9]*"):
         name = paths.text(folder / "name")

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import os
+import signal
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final
 
@@ -14,6 +16,8 @@ from orin_rerank.cli.help_text import help_of
 from orin_rerank.cli.options import ConfigOption, JsonOption  # noqa: TC001 - typer reads annotations at run time
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from orin_rerank.board.paths import BoardPaths
     from orin_rerank.board.tuning import TuningOutcome
 
@@ -31,9 +35,10 @@ def show(*, json_output: JsonOption = False) -> int:
     Needs no root, though without it the memory's clock stays unknown, unless jetson-stats runs and its module is
     installed: then it is asked for what the board's files do not say. On a PC it shows what there is.
 
-    --json writes {"board", "modes", "mode", "fastest", "clocks", "clocks_locked", "zones", "throttled", "rails",
-    "watts", "gpu_load", "fan", "memory", "tuning", "jtop"}; clocks are in Hz, temperatures in degrees Celsius, "tuning"
-    is what the root service did last, "jtop" what jetson-stats says.
+    --json writes {"board", "modes", "modes_problem", "mode", "fastest", "clocks", "clocks_locked", "zones",
+    "throttled", "over_current", "rails", "watts", "gpu_load", "fan", "memory", "tuning", "jtop"}; clocks are in Hz,
+    temperatures in degrees Celsius, "over_current" is how often each limit was hit since the board started, "tuning"
+    what the root service did last, "jtop" what jetson-stats says.
     """
     from orin_rerank.board.jtop import merge_jtop, read_jtop
     from orin_rerank.board.paths import BoardPaths
@@ -62,38 +67,50 @@ def apply(
 ) -> int:
     """Set power mode and clocks as [board] in the settings says; as root, at every boot.
 
-    What was set before the first change is kept, for `orin-rerank board restore`. Nothing that is as it shall be is
-    touched, and the fan is left to itself. A board that does not take a setting yet is asked again for half a minute.
-    A mode that takes a reboot is reported; the machine is rebooted for it, once, only if the settings say so, and
-    never while it serves: not where the daemon has asked.
+    What was set before a change is kept, for `orin-rerank board restore`. Nothing that is as it shall be is touched,
+    and the fan is left to itself. A board that does not take a setting yet is asked again for half a minute or so. A
+    mode that takes a reboot is reported; the machine is rebooted for it, once, only if the settings say so, and never
+    while it serves: not where the daemon has asked.
 
     The exit code is 0 where all is as it shall be or waits for a reboot, else 69.
     """
     from orin_rerank.board.paths import BoardPaths
     from orin_rerank.board.request import REQUEST, read_request
-    from orin_rerank.board.tuning import tune_board
+    from orin_rerank.board.tuning import TuningOutcome, tune_board
     from orin_rerank.cli.configured import settings_of
+    from orin_rerank.errors import SettingsError
     from orin_rerank.telemetry import log
 
-    settings = settings_of(config)
-    log.configure(settings.log.level.value)
-    paths, tuning = BoardPaths.from_environment(), settings.board
+    paths = BoardPaths.from_environment()
     if requested:
-        read_request(paths.at(str(REQUEST)))
+        read_request(paths.at(str(REQUEST)))  # first: what stays there would be answered again and again
+    with _as_root():
+        try:
+            settings = settings_of(config)
+        except SettingsError as error:
+            _note(paths, TuningOutcome(problem=f"the settings are wrong: {error}"))
+            raise
+        log.configure(settings.log.level.value)
         # Whatever changes the mode after each boot would have the machine rebooted after each boot.
-        tuning = dataclasses.replace(tuning, reboot=False)
-    outcome = tune_board(paths, tuning, _state_folder(paths))
-    _note(paths, outcome)
+        tuning = dataclasses.replace(settings.board, reboot=settings.board.reboot and not requested)
+        outcome = tune_board(paths, tuning, _state_folder(paths))
+        _note(paths, outcome)
     return _say(outcome)
 
 
 def restore() -> int:
-    """Give back the power mode and clocks that were found before the first change; as root, when the package goes."""
+    """Give back the power mode and clocks that were found before they were changed; as root, when the package goes.
+
+    What cannot be given back is told, and kept for another try. The daemon, where it runs, would ask for its own again.
+    """
     from orin_rerank.board.paths import BoardPaths
-    from orin_rerank.board.tuning import restore_board
+    from orin_rerank.board.restoring import restore_board
 
     paths = BoardPaths.from_environment()
-    return _say(restore_board(paths, _state_folder(paths)))
+    with _as_root():
+        outcome = restore_board(paths, _state_folder(paths))
+        _note(paths, outcome)
+    return _say(outcome)
 
 
 def request() -> int:
@@ -103,6 +120,24 @@ def request() -> int:
 
     write_request(BoardRequest.TUNE, BoardPaths.from_environment().at(str(REQUEST)))
     return ExitCode.OK
+
+
+@contextlib.contextmanager
+def _as_root() -> Iterator[None]:
+    """Says so where this is not root; on SIGTERM ends what it has started, as on Ctrl-C.
+
+    Raises:
+        BoardError: If this is not root.
+    """
+    from orin_rerank.errors import BoardError
+
+    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        yield
+    except PermissionError as error:
+        raise BoardError("takes root: put `sudo` before the command", item=str(error.filename)) from error
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 def _state_folder(paths: BoardPaths) -> Path:

@@ -36,12 +36,14 @@ def board_as_dict(paths: BoardPaths, snapshot: BoardSnapshot, outcome: TuningOut
             "jetpack": None if board.release is None else board.release.jetpack,
         },
         "modes": [] if modes is None else [dataclasses.asdict(mode) for mode in modes.modes.values()],
+        "modes_problem": snapshot.modes_problem,
         "mode": None if snapshot.mode is None else dataclasses.asdict(snapshot.mode),
         "fastest": None if modes is None else fastest_mode(paths, board, modes).name,
         "clocks": dataclasses.asdict(snapshot.clocks),
         "clocks_locked": snapshot.clocks.locked,
         "zones": [dataclasses.asdict(zone) for zone in snapshot.zones],
         "throttled": snapshot.throttled,
+        "over_current": None if snapshot.over_current is None else dict(snapshot.over_current.events),
         "rails": [{**dataclasses.asdict(rail), "watts": rail.watts} for rail in snapshot.rails],
         "watts": _watts(snapshot),
         "gpu_load": snapshot.gpu_load,
@@ -68,7 +70,7 @@ def board_table(paths: BoardPaths, snapshot: BoardSnapshot, outcome: TuningOutco
         table.add_row("system", f"{jetpack}Jetson Linux {board.release}{old}")
     elif snapshot.jtop is not None and snapshot.jtop.jetpack is not None:
         table.add_row("system", Text(f"JetPack {snippet(snapshot.jtop.jetpack, 40)}, as jetson-stats says"))
-    if snapshot.modes is not None:
+    if snapshot.modes is not None or snapshot.modes_problem is not None:
         table.add_row("power mode", _mode(paths, snapshot))
     table.add_row("clocks", _clocks(snapshot))
     table.add_row("heat", _heat(snapshot))
@@ -82,7 +84,7 @@ def board_table(paths: BoardPaths, snapshot: BoardSnapshot, outcome: TuningOutco
     if snapshot.memory is not None:
         memory = snapshot.memory
         swap = f", {memory.swap_total / 2**30:.1f} GiB of swap" if memory.swap_total else ""
-        table.add_row("memory", f"{memory.available / 2**30:.1f} of {memory.total / 2**30:.1f} GiB can be had{swap}")
+        table.add_row("memory", f"{memory.available / 2**30:.1f} of {memory.total / 2**30:.1f} GiB free{swap}")
     if outcome is not None:
         done = "; ".join(outcome.changed) or "nothing had to be changed"
         table.add_row("tuning", Text(outcome.problem or done, style="yellow" if outcome.problem else ""))
@@ -98,7 +100,7 @@ def _watts(snapshot: BoardSnapshot) -> float | None:
 
 def _mode(paths: BoardPaths, snapshot: BoardSnapshot) -> Text:
     if snapshot.modes is None or snapshot.mode is None:
-        return Text("not known", style="yellow")
+        return Text(snapshot.modes_problem or "not known", style="yellow")
     fastest = fastest_mode(paths, snapshot.board, snapshot.modes)
     name = snapshot.mode.name or str(snapshot.mode.id)
     if snapshot.mode.id == fastest.id:
@@ -108,18 +110,20 @@ def _mode(paths: BoardPaths, snapshot: BoardSnapshot) -> Text:
 
 
 def _clocks(snapshot: BoardSnapshot) -> Text:
+    """A line for each; a whole line would not fit into a terminal."""
     clocks = snapshot.clocks
-    parts = []
-    if clocks.cpus:
-        parts.append(f"{counted(len(clocks.cpus), 'core')} {_range(next(iter(clocks.cpus.values())))}")
+    lines = []
     if clocks.gpu is not None:
-        parts.append(f"GPU {_range(clocks.gpu)}")
+        lines.append("locked" if clocks.locked else "not locked")
+    if clocks.cpus:
+        lines.append(f"{counted(len(clocks.cpus), 'core')} {_range(next(iter(clocks.cpus.values())))}")
+    if clocks.gpu is not None:
+        lines.append(f"GPU {_range(clocks.gpu)}")
     if clocks.emc is not None and clocks.emc.current is not None:  # its lowest says nothing
         load = snapshot.jtop.emc_load if snapshot.jtop is not None else None
         busy = "" if load is None else f", {load:.0%} busy"
-        parts.append(f"memory at {clocks.emc.current / 1e6:.0f} of {clocks.emc.highest / 1e6:.0f} MHz{busy}")
-    locked = "locked: " if clocks.locked else ""
-    return Text(locked + (", ".join(parts) or "not known"))
+        lines.append(f"memory at {clocks.emc.current / 1e6:.0f} of {clocks.emc.highest / 1e6:.0f} MHz{busy}")
+    return Text("\n".join(lines) or "not known")
 
 
 def _range(clock: Clock) -> str:

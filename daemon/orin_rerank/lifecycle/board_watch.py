@@ -4,8 +4,8 @@ Any run of nvpmodel undoes the clocks, and one from the desktop, a script or an 
 them. The daemon has no right to set either: it asks the root service by one word in a file (`board.request`), which
 goes by the settings as they are then. What does not help is asked for less and less often, up to once an hour.
 
-Every look reads a few files and starts no program. Which mode it should be is what the root service has said last:
-settings that were changed since are that service's to take up.
+Every look reads a few files and starts no program. How it should be is what the root service has said last: settings
+that were changed since are that service's to take up.
 """
 
 from __future__ import annotations
@@ -15,14 +15,13 @@ import threading
 import time
 from typing import TYPE_CHECKING, Final
 
-from orin_rerank.board.clocks import read_clocks
 from orin_rerank.board.jetson_clocks import PROGRAM as CLOCKS_PROGRAM
 from orin_rerank.board.module import identify_board
 from orin_rerank.board.nvpmodel import PROGRAM as MODE_PROGRAM
 from orin_rerank.board.nvpmodel import read_noted_mode
 from orin_rerank.board.power_modes import read_power_modes
 from orin_rerank.board.request import OUTCOME, REQUEST, BoardRequest, write_request
-from orin_rerank.board.tuning import KEEP, read_outcome
+from orin_rerank.board.tuning import KEEP, are_clocks_locked, read_outcome
 from orin_rerank.errors import BoardError
 from orin_rerank.telemetry.log import fields
 
@@ -139,7 +138,9 @@ class BoardWatch:
         )
 
     def _clocks_problem(self, outcome: TuningOutcome | None) -> str | None:
-        if not self._locks or read_clocks(self._paths).locked:
+        if not self._locks or (outcome is not None and not outcome.lock_clocks):
+            return None
+        if are_clocks_locked(self._paths, outcome):
             return None
         return f"clocks are not locked{_because(outcome)}; `orin-rerank board show` says more"
 
