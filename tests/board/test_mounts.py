@@ -27,18 +27,21 @@ UPPER_ON_DISK = "31 25 259:2 / /media/root-rw rw - ext4 /dev/nvme0n1p2 rw"
         ([DISK, "32 25 0:30 / /var rw - tmpfs a rw", "33 25 8:1 / /var rw - ext4 /dev/sda1 rw"], "/var/lib/x", True),
         ([OVERLAY, UPPER_IN_MEMORY], "/var/lib/x", False),
         ([OVERLAY, UPPER_ON_DISK], "/var/lib/x", True),
-        ([OVERLAY], "/var/lib/x", True),  # a container's, whose upper folder is not to be seen
+        ([OVERLAY], "/var/lib/x", False),  # a container's, or an initramfs's: the upper folder is not to be seen
         (["25 1 0:23 / / rw - overlay o rw,lowerdir=/ro,upperdir=/run/up", RUN], "/var/lib/x", False),
-        ([DISK, r"34 25 0:31 / /a\040b rw - ramfs r rw"], "/a b/x", False),
-        (["nonsense", "1 2 3 - "], "/var/lib/x", True),
-        ([], "/var/lib/x", True),
+        (["25 1 0:23 / / rw - overlay o rw,lowerdir=/ro"], "/var/lib/x", False),
+        ([DISK, r"34 25 8:2 / /a\040b rw - ext4 /dev/sdb1 rw"], "/a b/x", True),
+        ([r"34 25 0:31 / /a\040b rw - ramfs r rw", DISK], "/a b/x", False),
+        ([DISK, "35 25 251:1 / /var rw - ext4 /dev/zram1 rw"], "/var/lib/x", False),
+        ([DISK, "35 25 1:0 / /var rw - ext2 /dev/ram0 rw"], "/var/lib/x", False),
+        (["36 1 0:30 / / rw - rootfs rootfs rw"], "/var/lib/x", False),
+        (["36 1 0:30 / / rw - nfs4 10.0.0.1:/root rw"], "/var/lib/x", False),
+        (["36 1 254:0 / / rw - btrfs /dev/mapper/root rw"], "/var/lib/x", True),
+        (["nonsense", "1 2 3 - "], "/var/lib/x", False),
+        ([], "/var/lib/x", False),
     ],
 )
 def test_where_a_folder_is(tmp_path: Path, lines: list[str], folder: str, *, expected: bool) -> None:
     (tmp_path / "proc/self").mkdir(parents=True)
     (tmp_path / "proc/self/mountinfo").write_text("\n".join(lines))
     assert outlives_reboot(BoardPaths(tmp_path), Path(folder)) is expected
-
-
-def test_this_machine_says_something() -> None:
-    assert not outlives_reboot(BoardPaths(), Path("/proc/../dev/shm")) or not Path("/dev/shm").is_mount()

@@ -27,6 +27,67 @@ def test_the_fastest_mode_of_every_board(tmp_path: Path, spec: BoardSpec) -> Non
     assert fastest_mode(paths, identify_board(paths), modes).id == spec.fastest
 
 
+def test_clusters_that_the_module_has_not_make_no_mode_fast(tmp_path: Path) -> None:
+    """The mask has eight bits everywhere, and an Orin NX four clusters."""
+    paths = make_board(tmp_path, NX_16)
+    _write(
+        tmp_path,
+        """
+        < POWER_MODEL ID=0 NAME=FOUR_FAST >
+        TPC_POWER_GATING TPC_PG_MASK 240
+        GPU MAX_FREQ 816000000
+        < POWER_MODEL ID=1 NAME=EIGHT_SLOW >
+        TPC_POWER_GATING TPC_PG_MASK 0
+        GPU MAX_FREQ 612000000
+        """,
+    )
+    modes = read_power_modes(paths)
+    assert modes is not None
+    assert fastest_mode(paths, identify_board(paths), modes).name == "FOUR_FAST"
+
+
+def test_a_cap_above_the_gpus_clock_is_none(tmp_path: Path) -> None:
+    paths = make_board(tmp_path, NX_16)
+    _write(
+        tmp_path,
+        """
+        < POWER_MODEL ID=0 NAME=HIGH_CAP >
+        TPC_POWER_GATING TPC_PG_MASK 240
+        GPU MAX_FREQ 2000000000
+        < POWER_MODEL ID=1 NAME=LOWER_CAP >
+        TPC_POWER_GATING TPC_PG_MASK 240
+        GPU MAX_FREQ 1500000000
+        EMC MAX_FREQ -1
+        < POWER_MODEL ID=2 NAME=NO_CAP >
+        TPC_POWER_GATING TPC_PG_MASK 240
+        GPU MAX_FREQ -1
+        EMC MAX_FREQ 2133000000
+        """,
+    )
+    modes = read_power_modes(paths)
+    assert modes is not None
+    assert fastest_mode(paths, identify_board(paths), modes).name == "NO_CAP"
+
+
+@pytest.mark.parametrize(
+    ("better", "worse"),
+    [
+        ("EMC MAX_FREQ -1", "EMC MAX_FREQ 3199000000"),
+        ("EMC MAX_FREQ 3199000000", "EMC MAX_FREQ 2133000000"),
+        ("CPU_ONLINE CORE_1 1", "CPU_ONLINE CORE_1 0"),
+    ],
+)
+def test_of_modes_with_one_gpu_clock_memory_and_cores_decide(tmp_path: Path, better: str, worse: str) -> None:
+    _write(
+        tmp_path,
+        f"< POWER_MODEL ID=0 NAME=WORSE >\nGPU MAX_FREQ 612000000\nCPU_ONLINE CORE_0 1\n{worse}\n"
+        f"< POWER_MODEL ID=5 NAME=BETTER >\nGPU MAX_FREQ 612000000\nCPU_ONLINE CORE_0 1\n{better}\n",
+    )
+    modes = read_power_modes(make_pc(tmp_path))
+    assert modes is not None
+    assert modes.fastest(4, 918_000_000).name == "BETTER"
+
+
 def _write(tmp_path: Path, text: str) -> None:
     (tmp_path / "etc").mkdir(exist_ok=True)
     (tmp_path / "etc/nvpmodel.conf").write_text(text)

@@ -7,12 +7,14 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from fakes.board import BOARDS, NANO_8, NANO_8_SUPER, NX_16, BoardSpec, make_board, make_pc, nvpmodel_conf
+from fakes.board import AGX_ORIN_64, BOARDS, NANO_8, NANO_8_SUPER, NX_16, BoardSpec, make_board, make_pc
+from fakes.board_files import nvpmodel_conf
 from orin_rerank.board.clocks import read_clocks
 from orin_rerank.board.nvpmodel import read_current_mode
 from orin_rerank.board.power_modes import CONFIG, read_power_modes
 from orin_rerank.board.restoring import restore_board
-from orin_rerank.board.tuning import KEEP, Tuning, TuningOutcome, tune_board
+from orin_rerank.board.tuner import tune_board
+from orin_rerank.board.tuning import KEEP, Tuning, TuningOutcome
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -158,6 +160,30 @@ def test_a_mode_that_somebody_else_has_chosen_since_stays(tmp_path: Path) -> Non
     assert kept(tmp_path) == []
 
 
+def test_every_mode_that_we_have_set_is_ours(tmp_path: Path) -> None:
+    """The last one that was wanted may never have been reached."""
+    paths = make_board(tmp_path / "board", NANO_8_SUPER)
+    tune_board(paths, Tuning(power_mode="15W"), tmp_path / "state", lambda _: None)
+    paths.at("/fake/needs_reboot").write_text("2\n")
+    tune_board(paths, Tuning(), tmp_path / "state", lambda _: None)
+    assert mode_of(paths) == "15W"
+    assert (tmp_path / "state/mode.stored").read_text() == "1 25W\n0 15W\n2 MAXN_SUPER\n"
+    assert restore(paths, tmp_path).changed == ("power mode 25W", "clocks as they were")
+
+
+def test_cores_that_are_off_have_no_clock_that_could_be_given_back(tmp_path: Path) -> None:
+    """Of one that is off the kernel tells none, and later it is on."""
+    paths = make_board(tmp_path / "board", AGX_ORIN_64)
+    floor = paths.at("/sys/devices/system/cpu/cpu11/cpufreq/scaling_min_freq")
+    floor.write_text("")
+    tune_board(paths, Tuning(power_mode=KEEP), tmp_path / "state", lambda _: None)
+    assert "cpu11" not in (tmp_path / "state/clocks.stored").read_text()
+    with (tmp_path / "state/clocks.stored").open("a") as stored:
+        stored.write(f"{floor}:\n{paths.at('/sys/devices/system/cpu/cpu0/cpufreq/scaling_governor')}:schedutil\n")
+    floor.write_text("1497600\n")
+    assert restore(paths, tmp_path).changed == ("clocks as they were",)
+
+
 def test_a_mode_that_is_right_is_not_set_again(tmp_path: Path) -> None:
     """A mode that is set twice has upset the GPU's driver."""
     paths = tuned(tmp_path, NX_16)
@@ -192,8 +218,18 @@ def test_a_note_that_is_not_understood(tmp_path: Path) -> None:
     (tmp_path / "state/mode.stored").write_bytes(b"\xff\n")
     restored = restore(paths, tmp_path)
     assert restored.problem is not None
-    assert "mode.stored: is not understood" in restored.problem
+    assert "mode.stored: is damaged: remove it, and the mode that the board is in counts as" in restored.problem
     assert restored.changed == ("clocks as they were",)
+
+
+def test_a_note_that_a_power_cut_left_alone(tmp_path: Path) -> None:
+    """Nothing was set, so nothing is to be given back."""
+    paths = make_board(tmp_path / "board", NX_16)
+    (tmp_path / "state").mkdir()
+    (tmp_path / "state/mode.stored").write_text("0 MAXN\n")
+    assert restore(paths, tmp_path).changed == ()
+    assert mode_of(paths) == "15W"
+    assert kept(tmp_path) == []
 
 
 def test_a_pc_is_left_alone(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import fcntl
 import os
 import re
@@ -31,16 +32,15 @@ from orin_rerank.board.nvpmodel import read_current_mode, set_mode
 from orin_rerank.board.power_modes import read_power_modes
 from orin_rerank.board.programs import run_program
 from orin_rerank.board.request import BoardRequest, read_request, write_request
+from orin_rerank.board.tuner import LONGEST_S, tune_board
 from orin_rerank.board.tuning import (
     KEEP,
-    LONGEST_S,
     Tuning,
     TuningOutcome,
     are_clocks_locked,
     read_outcome,
-    tune_board,
 )
-from orin_rerank.errors import BoardBusyError, BoardError, RebootNeededError
+from orin_rerank.errors import BoardBusyError, BoardError, RebootNeededError, SettingsError
 
 if TYPE_CHECKING:
     from orin_rerank.board.paths import BoardPaths
@@ -324,12 +324,11 @@ def test_no_reboot_is_made_that_a_reboot_would_forget(tmp_path: Path) -> None:
     """A root file system whose changes are in memory is rebooted for ever."""
     paths = make_board(tmp_path / "board", NANO_8_SUPER)
     paths.at("/fake/needs_reboot").write_text("2\n")
-    paths.at("/proc/self").mkdir()
     paths.at("/proc/self/mountinfo").write_text("1 0 0:1 / / rw - tmpfs none rw\n")
     outcome, _ = tune(paths, tmp_path, Tuning(reboot=True))
     assert outcome.reboot_needed
     assert outcome.problem is not None
-    assert outcome.problem.endswith(f"not rebooted, since {tmp_path}/state would not outlive it")
+    assert outcome.problem.endswith(f"not rebooted, since {tmp_path}/state may not outlive it")
     assert "reboot by nvpmodel" not in calls(paths)
 
 
@@ -564,6 +563,35 @@ def test_a_mode_that_the_board_does_not_know(tmp_path: Path) -> None:
     conf.write_text(conf.read_text().replace("ID=3", "ID=33"))
     with pytest.raises(BoardError, match="does not know it: NVPM ERROR: Invalid power mode: 3"):
         set_mode(paths, modes.modes[3])
+
+
+def test_the_boards_programs_get_no_environment_of_ours(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", "/home/somebody")
+    monkeypatch.setenv("LD_PRELOAD", "")
+    paths = make_board(tmp_path, NX_16)
+    paths.at("/usr/sbin/nvpmodel").write_text("#!/bin/sh\nexec env\n")
+    names = {line.split("=")[0] for line in run_program(paths, "nvpmodel", timeout_s=10).output.splitlines()}
+    assert names - {"PWD", "OLDPWD", "SHLVL", "_"} == {"PATH", "LC_ALL"}
+
+
+def test_numbers_of_modes_may_have_gaps(tmp_path: Path) -> None:
+    gaps = tuple(dataclasses.replace(mode, id=2 * mode.id + 1) for mode in NX_16.modes)
+    paths = make_board(tmp_path / "board", dataclasses.replace(NX_16, modes=gaps, default=5))
+    outcome, _ = tune(paths, tmp_path)
+    assert (outcome.mode, outcome.problem, mode_of(paths)) == ("MAXN", None, 1)
+
+
+def test_words_of_the_settings_are_taken_whatever_their_case() -> None:
+    assert Tuning(power_mode=" Fastest ").power_mode == "fastest"
+    assert Tuning(power_mode="KEEP").power_mode == "keep"
+    assert Tuning(power_mode="maxn").power_mode == "maxn"
+
+
+@pytest.mark.parametrize("mode", ["", "  ", "-1"])
+def test_a_power_mode_that_can_be_none_is_refused(mode: str) -> None:
+    with pytest.raises(SettingsError) as caught:
+        Tuning(power_mode=mode)
+    assert caught.value.item == "power_mode"
 
 
 def test_a_pc_is_left_alone(tmp_path: Path) -> None:

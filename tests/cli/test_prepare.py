@@ -18,7 +18,8 @@ from graph.checkpoints import VL, write_checkpoint
 from lifecycle.calibration_sets import write_calibration_set, write_judged_set
 from lifecycle.first_boot.fake_jetson import tuned
 from orin_rerank.board.request import REQUEST
-from orin_rerank.board.tuning import Tuning, tune_board
+from orin_rerank.board.tuner import tune_board
+from orin_rerank.board.tuning import Tuning
 from orin_rerank.engines.bundle import Bundle
 from orin_rerank.lifecycle.export import ExportOptions, export_checkpoint
 from orin_rerank.lifecycle.first_boot.journal import JOURNAL_FILE, Journal, Outcome

@@ -30,14 +30,17 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
+from fakes.board_files import cpu_files, hwmon_files, nvpmodel_conf, zone_files
 from orin_rerank.board.paths import BoardPaths
 
 __all__ = [
     "AGX_ORIN_32",
     "AGX_ORIN_64",
     "BOARDS",
+    "NANO_4",
     "NANO_8",
     "NANO_8_SUPER",
+    "NX_8",
     "NX_16",
     "NX_16_SUPER",
     "BoardSpec",
@@ -93,6 +96,13 @@ class BoardSpec:
     emc_hz: int = 3_199_000_000
     off_zones: tuple[str, ...] = ("cv0", "cv1", "cv2")
     extra: dict[str, str] = field(default_factory=dict)
+
+
+_FOUR_ON: Final = 240
+_TWO_ON: Final = 252
+"""Masks have a bit for each of the eight clusters that the largest Orin has; those that a module has not are off."""
+
+EMC_ANY: Final = (1 << 63) - 1
 
 
 def _clocks(*megahertz: float) -> tuple[int, ...]:
@@ -161,10 +171,10 @@ NX_16: Final = BoardSpec(
     4,
     _NX_CLOCKS,
     (
-        Mode(0, "MAXN", -1, 0, 8),
-        Mode(1, "10W", 612_000_000, 252, 4, 2_133_000_000),
-        Mode(2, "15W", 612_000_000, 0, 4, 2_133_000_000),
-        Mode(3, "25W", 408_000_000, 0, 8, 3_199_000_000),
+        Mode(0, "MAXN", -1, _FOUR_ON, 8),
+        Mode(1, "10W", 612_000_000, _TWO_ON, 4, 2_133_000_000),
+        Mode(2, "15W", 612_000_000, _FOUR_ON, 4, 2_133_000_000),
+        Mode(3, "25W", 408_000_000, _FOUR_ON, 8, 3_199_000_000),
     ),
     default=2,
     fastest=0,
@@ -176,12 +186,30 @@ NX_16_SUPER: Final = dataclasses.replace(
     gpu_clocks=_NX_SUPER_CLOCKS,
     default=4,
     fastest=0,
-    modes=(Mode(0, "MAXN_SUPER", -1, 0, 8), *NX_16.modes[1:], Mode(4, "40W", 1_122_000_000, 0, 8)),
+    # The last one's clock is no lower than the highest that there is.
+    modes=(
+        Mode(0, "MAXN_SUPER", -1, _FOUR_ON, 8),
+        *NX_16.modes[1:],
+        Mode(4, "40W", 1_173_000_000, _FOUR_ON, 8, EMC_ANY),
+    ),
     release=R39,
+)
+NX_8: Final = dataclasses.replace(
+    NX_16,
+    key="orin-nx-8",
+    part="p3767-0001",
+    memory_kib=7_640_000,
+    cores=6,
+    modes=(
+        Mode(0, "MAXN", -1, _FOUR_ON, 6),
+        Mode(1, "10W", 612_000_000, _TWO_ON, 4, 2_133_000_000),
+        Mode(2, "15W", 612_000_000, _FOUR_ON, 4, 2_133_000_000),
+        Mode(3, "20W", 408_000_000, _FOUR_ON, 6, 3_199_000_000),
+    ),
 )
 NANO_8: Final = BoardSpec(
     "orin-nano-8", "p3767-0005", "p3768-0000", "NVIDIA Jetson Orin Nano Developer Kit", 7_810_000, 6, 4, _NANO_CLOCKS,
-    (Mode(0, "15W", 624_750_000, 0, 6, 2_133_000_000), Mode(1, "7W", 408_000_000, 252, 4, 2_133_000_000)),
+    (Mode(0, "15W", 624_750_000, _FOUR_ON, 6, 2_133_000_000), Mode(1, "7W", 408_000_000, _TWO_ON, 4, 2_133_000_000)),
     default=0, fastest=0, emc_hz=2_133_000_000,
 )  # fmt: skip
 NANO_8_SUPER: Final = dataclasses.replace(
@@ -194,15 +222,28 @@ NANO_8_SUPER: Final = dataclasses.replace(
     fastest=2,
     emc_hz=3_199_000_000,
     modes=(
-        Mode(0, "15W", 612_000_000, 0, 6, 2_133_000_000),
-        Mode(1, "25W", 918_000_000, 0, 6),
-        Mode(2, "MAXN_SUPER", -1, 0, 6),
-        Mode(3, "7W", 408_000_000, 252, 4, 2_133_000_000),
+        Mode(0, "15W", 612_000_000, _FOUR_ON, 6, 2_133_000_000),
+        Mode(1, "25W", 918_000_000, _FOUR_ON, 6),
+        Mode(2, "MAXN_SUPER", -1, _FOUR_ON, 6),
+        Mode(3, "7W", 408_000_000, _TWO_ON, 4, 2_133_000_000),
     ),
     release=R39,
 )
+NANO_4: Final = dataclasses.replace(
+    NANO_8,
+    key="orin-nano-4",
+    part="p3767-0004",
+    model="NVIDIA Jetson Orin Nano 4GB",
+    memory_kib=3_650_000,
+    tpcs=2,
+    modes=(
+        Mode(0, "10W", 624_750_000, _TWO_ON, 6, 2_133_000_000),
+        Mode(1, "7W_AI", 624_750_000, _TWO_ON, 4, 2_133_000_000),
+        Mode(2, "7W_CPU", 408_000_000, _TWO_ON, 6, 2_133_000_000),
+    ),
+)
 
-BOARDS: Final = (AGX_ORIN_64, AGX_ORIN_32, NX_16, NX_16_SUPER, NANO_8, NANO_8_SUPER)
+BOARDS: Final = (AGX_ORIN_64, AGX_ORIN_32, NX_16, NX_16_SUPER, NX_8, NANO_8, NANO_8_SUPER, NANO_4)
 """`fastest` of each is what a person would choose with the table of clocks in hand."""
 
 
@@ -217,6 +258,7 @@ def make_board(root: Path, spec: BoardSpec, *, mode: int | None = None) -> Board
         "proc/meminfo": f"MemTotal:       {spec.memory_kib} kB\nMemFree:        {spec.memory_kib // 3} kB\n"
         f"MemAvailable:   {spec.memory_kib * 3 // 4} kB\nSwapTotal:      {spec.memory_kib // 2} kB\n"
         f"SwapFree:       {spec.memory_kib // 2} kB\n",
+        "proc/self/mountinfo": "25 1 259:1 / / rw,relatime shared:1 - ext4 /dev/nvme0n1p1 rw\n",
         "etc/nv_tegra_release": spec.release + "\n",
         "etc/nvpmodel.conf": nvpmodel_conf(spec),
         "sys/devices/system/cpu/present": f"0-{spec.cores - 1}\n",
@@ -228,14 +270,14 @@ def make_board(root: Path, spec: BoardSpec, *, mode: int | None = None) -> Board
         "sys/kernel/debug/bpmp/debug/clk/emc/min_rate": "204000000\n",
         "sys/kernel/debug/bpmp/debug/clk/emc/max_rate": f"{spec.emc_hz}\n",
         "sys/kernel/debug/bpmp/debug/clk/emc/rate": f"{min(2_133_000_000, spec.emc_hz)}\n",
-        "sys/kernel/nvpmodel_clk_cap/emc": f"{set_mode.emc_hz if set_mode.emc_hz > 0 else spec.emc_hz}\n",
+        "sys/kernel/nvpmodel_clk_cap/emc": f"{min(set_mode.emc_hz or spec.emc_hz, spec.emc_hz)}\n",
         "sys/block/zram0/disksize": f"{spec.memory_kib * 1024 // 4}\n",
         "fake/calls": "",
         "fake/nvfancontrol": "",
         "fake/tpcs": f"{spec.tpcs}\n",
-        **_cpus(spec, set_mode.cores),
-        **_zones(spec),
-        **_hwmon(spec),
+        **cpu_files(spec, set_mode.cores),
+        **zone_files(spec),
+        **hwmon_files(spec),
         **spec.extra,
     }
     for path, text in files.items():
@@ -303,97 +345,3 @@ def make_pc(root: Path) -> BoardPaths:
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_text(text)
     return BoardPaths(root)
-
-
-def nvpmodel_conf(spec: BoardSpec) -> str:
-    """A board's /etc/nvpmodel.conf, with the odd spacing that NVIDIA's have."""
-    lines = ["# FILES ARE READ BY NVPMODEL", "< PARAM TYPE=FILE NAME=CPU_ONLINE >"]
-    lines += [f"CORE_{core} /sys/devices/system/cpu/cpu{core}/online" for core in range(spec.cores)]
-    lines += [
-        "< PARAM TYPE=FILE NAME=TPC_POWER_GATING >",
-        "TPC_PG_MASK /sys/devices/platform/gpu.0/tpc_pg_mask",
-        "< PARAM TYPE=CLOCK NAME=GPU >",
-        "FREQ_TABLE /sys/class/devfreq/17000000.gpu/available_frequencies",
-        "MAX_FREQ /sys/class/devfreq/17000000.gpu/max_freq",
-        "MIN_FREQ /sys/class/devfreq/17000000.gpu/min_freq",
-        "< PARAM TYPE=CLOCK NAME=EMC >",
-        "MAX_FREQ /sys/kernel/nvpmodel_clk_cap/emc",
-        "",
-    ]
-    for mode in spec.modes:
-        attributes = (f"ID={mode.id}", f"NAME={mode.name}")
-        lines.append(
-            f"< POWER_MODEL {' '.join(attributes)} >" if mode.id % 2 else f"<POWER_MODEL {'  '.join(attributes[::-1])}>"
-        )
-        lines += [f"CPU_ONLINE CORE_{core} {int(core < mode.cores)}" for core in range(spec.cores)]
-        lines += [
-            f"TPC_POWER_GATING TPC_PG_MASK {mode.tpc_mask}",
-            "GPU_POWER_CONTROL_ENABLE GPU_PWR_CNTL_EN on",
-            "GPU MIN_FREQ 0",
-            f"GPU MAX_FREQ  {mode.gpu_hz}",
-            "GPU_POWER_CONTROL_DISABLE GPU_PWR_CNTL_DIS auto",
-            f"EMC MAX_FREQ {mode.emc_hz}",
-            "DLA0_CORE MAX_FREQ -1",
-            "",
-        ]
-    return "\n".join([*lines, f"< PM_CONFIG DEFAULT={spec.default} >", ""])
-
-
-def _cpus(spec: BoardSpec, online: int) -> dict[str, str]:
-    files = {}
-    for core in range(spec.cores):
-        folder = f"sys/devices/system/cpu/cpu{core}"
-        files[f"{folder}/online"] = f"{int(core < online)}\n"
-        files[f"{folder}/cpufreq/scaling_min_freq"] = "729600\n"
-        files[f"{folder}/cpufreq/scaling_max_freq"] = "1497600\n"
-        files[f"{folder}/cpufreq/scaling_cur_freq"] = "1497600\n"
-        files[f"{folder}/cpufreq/scaling_governor"] = "schedutil\n"
-    return files
-
-
-def _zones(spec: BoardSpec) -> dict[str, str]:
-    files = {}
-    temperatures = {
-        "cpu": 49_468,
-        "gpu": 50_125,
-        "cv0": 0,
-        "cv1": 0,
-        "cv2": 0,
-        "soc0": 50_031,
-        "soc1": 50_531,
-        "soc2": 48_906,
-        "tj": 50_531,
-    }
-    for number, (name, millidegrees) in enumerate(temperatures.items()):
-        folder = f"sys/class/thermal/thermal_zone{number}"
-        files[f"{folder}/type"] = f"{name}-thermal\n" if number % 2 == 0 else f"{name.upper()}-Thermal\n"
-        if name not in spec.off_zones:
-            files[f"{folder}/temp"] = f"{millidegrees}\n"
-        for trip, (kind, value) in enumerate(
-            (("passive", 99_000), ("critical", 104_500), ("active", 51_000), ("active", 70_000))
-        ):
-            files[f"{folder}/trip_point_{trip}_type"] = f"{kind}\n"
-            files[f"{folder}/trip_point_{trip}_temp"] = f"{value}\n"
-    alerts = ("cpu", "gpu", "soc0", "soc1", "soc2", "cv0", "cv1", "cv2")
-    kinds = [*(f"{name}-throttle-alert" for name in alerts), "hot-surface-alert", "devfreq-17000000.gpu", "pwm-fan"]
-    for number, kind in enumerate(kinds):
-        files[f"sys/class/thermal/cooling_device{number}/type"] = f"{kind}\n"
-        files[f"sys/class/thermal/cooling_device{number}/cur_state"] = "1\n" if kind == "pwm-fan" else "0\n"
-    return files
-
-
-def _hwmon(spec: BoardSpec) -> dict[str, str]:
-    files = {
-        "sys/class/hwmon/hwmon0/name": "pwmfan\n",
-        "sys/class/hwmon/hwmon0/pwm1": "102\n",
-        "sys/class/hwmon/hwmon1/name": "ina3221\n",
-        "sys/class/hwmon/hwmon2/name": "soctherm_oc\n",
-        "sys/class/hwmon/hwmon2/oc1_event_cnt": "0\n",
-        "sys/class/hwmon/hwmon2/oc2_event_cnt": "0\n",
-        "sys/class/hwmon/hwmon2/oc3_event_cnt": "27390\n",
-    }
-    for number, (label, millivolts, milliamperes) in enumerate(spec.rails, 1):
-        files[f"sys/class/hwmon/hwmon1/in{number}_label"] = f"{label}\n"
-        files[f"sys/class/hwmon/hwmon1/in{number}_input"] = f"{millivolts}\n"
-        files[f"sys/class/hwmon/hwmon1/curr{number}_input"] = f"{milliamperes}\n"
-    return files

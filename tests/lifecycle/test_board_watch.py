@@ -12,7 +12,8 @@ import pytest
 from fakes.board import AGX_ORIN_64, NANO_8_SUPER, BoardSpec, make_board, make_pc
 from orin_rerank.board.nvpmodel import STATUS, read_noted_mode
 from orin_rerank.board.request import OUTCOME, REQUEST, BoardRequest, read_request
-from orin_rerank.board.tuning import KEEP, Tuning, TuningOutcome, tune_board
+from orin_rerank.board.tuner import tune_board
+from orin_rerank.board.tuning import KEEP, Tuning, TuningOutcome
 from orin_rerank.lifecycle.board_watch import BoardWatch
 
 if TYPE_CHECKING:
@@ -115,6 +116,28 @@ def test_after_a_long_calm_it_is_asked_at_once_again(board: BoardPaths) -> None:
     undo(board)
     clock.now = 701
     assert watch.look()
+
+
+def test_the_calm_begins_anew_each_time(board: BoardPaths) -> None:
+    clock = Clock()
+    watch = BoardWatch(board, Tuning(), clock=clock)
+    for clock.now in (0, 300):
+        assert not watch.look()
+    undo(board)
+    clock.now = 310
+    assert watch.look()
+    apply(board, Tuning())
+    for clock.now in (320, 640):
+        assert not watch.look()
+    undo(board)
+    clock.now = 650
+    assert watch.look(), "the first wait is over"
+    apply(board, Tuning())
+    clock.now = 660
+    assert not watch.look()
+    undo(board)
+    clock.now = 700
+    assert not watch.look(), "now it is a minute, though it was right for ten minutes in all"
 
 
 def test_where_it_cannot_ask_that_is_no_failure(board: BoardPaths) -> None:

@@ -1,7 +1,7 @@
 """What a board was set to before the first change, kept until it is given back when the package goes.
 
-`mode.stored` has two lines, each a power mode as `2 MODE_30W`: the one that was found, and the one that was set then.
-`clocks.stored` is what `jetson_clocks --store` writes. Either is written before the change that it is for.
+`mode.stored` has a power mode on each line, such as `2 MODE_30W`: the one that was found, and below it all that were to
+be set since. `clocks.stored` is what `jetson_clocks --store` writes. Each is written before the change that it is for.
 """
 
 from __future__ import annotations
@@ -82,33 +82,36 @@ class FoundSettings:
         self.mode_file = state / "mode.stored"
         self.clocks_file = state / "clocks.stored"
 
-    def modes(self) -> tuple[NotedMode, NotedMode] | None:
-        """The mode that was found and the one that was set; None if none was changed.
+    def modes(self) -> list[NotedMode]:
+        """The mode that was found, and those that were to be set since; nothing if none was to be.
 
         Raises:
             BoardError: If what was noted is not understood.
         """
         try:
             lines = self.mode_file.read_bytes().decode().splitlines()
-            return NotedMode.parse(lines[0]), NotedMode.parse(lines[1])
+            return [NotedMode.parse(line) for line in lines if line.strip()]
         except FileNotFoundError:
-            return None
-        except (OSError, ValueError, IndexError) as error:
-            raise BoardError(f"is not understood: {error}", item=str(self.mode_file)) from None
+            return []
+        except (OSError, ValueError):
+            hint = "remove it, and the mode that the board is in counts as the one that was found"
+            raise BoardError(f"is damaged: {hint}", item=str(self.mode_file)) from None
 
     def keep_mode(self, current: CurrentMode | None, wanted: PowerMode) -> None:
-        """Notes the mode before another is set; the one that was found at first stays noted.
+        """Notes the mode before another is set; the one that was found at first stays the first.
 
         Raises:
             BoardError: If it is not known, or cannot be noted.
         """
-        known = self.modes()
-        if known is None and (current is None or current.id is None):
-            raise BoardError("it is not known", item=f"power mode {wanted.name}")
-        first = known[0] if known is not None else NotedMode(current.id, current.name)  # type: ignore[union-attr, arg-type]
-        text = f"{first}\n{NotedMode(wanted.id, wanted.name)}\n"
+        noted, ours = self.modes(), NotedMode(wanted.id, wanted.name)
+        if not noted:
+            if current is None or current.id is None:
+                raise BoardError("it is not known", item=f"power mode {wanted.name}")
+            noted = [NotedMode(current.id, current.name)]
+        if ours in noted[1:]:
+            return
         try:
-            replace_file(self.mode_file, text.encode())
+            replace_file(self.mode_file, "".join(f"{mode}\n" for mode in [*noted, ours]).encode())
         except OSError as error:
             raise BoardError(f"cannot be written: {error.strerror}", item=str(self.mode_file)) from None
 

@@ -31,6 +31,8 @@ TIMEOUT_S: Final = 10.0
 _NO_HOME: Final = Path("/nonexistent")
 _CORE_ON: Final = "/online:"
 _FLOOR: Final = "min_freq"
+_OF_CORES: Final = "/cpu"
+"""What cannot be set of a core that is off meanwhile is no failure; the others' floors are looked at."""
 
 
 def clocks_as_root(paths: BoardPaths, timeout_s: float = TIMEOUT_S) -> Clocks:
@@ -62,6 +64,7 @@ def store_clocks(paths: BoardPaths, file: Path, timeout_s: float = TIMEOUT_S) ->
         _run(paths, "--store", str(file), home=Path(home), timeout_s=timeout_s)
         lines = file.read_text(encoding="utf-8").splitlines(keepends=True) if file.exists() else []
         kept = [line for line in lines if not line.startswith(f"{home}/") and _CORE_ON not in line]
+        kept = [line for line in kept if not line.rstrip().endswith(":")]  # of a core that is off
     file.write_text("".join(kept), encoding="utf-8")
 
 
@@ -83,9 +86,10 @@ def restore_clocks(paths: BoardPaths, file: Path, timeout_s: float = TIMEOUT_S) 
         BoardBusyError: If it fails, or a clock may still not fall as low as it could.
     """
     output = _run(paths, "--restore", str(file), timeout_s=timeout_s)
-    failed = next((line.strip() for line in output.splitlines() if line.lstrip().startswith("Error")), None)
-    for path, value in _stored(file):
-        if failed is None and path.endswith(_FLOOR) and (paths.number(Path(path)) or 0) > int(value or "0"):
+    lines = [line.strip() for line in output.splitlines()]
+    failed = next((line for line in lines if line.startswith("Error") and _OF_CORES not in line), None)
+    for path, value in _floors(file):
+        if failed is None and (paths.number(Path(path)) or 0) > value:
             failed = f"{path} is still above {value}"
     if failed is not None:
         raise BoardBusyError(f"did not give all clocks back: {failed}", item=PROGRAM)
@@ -98,7 +102,8 @@ def _run(paths: BoardPaths, *arguments: str, timeout_s: float, home: Path = _NO_
     return answer.output
 
 
-def _stored(file: Path) -> list[tuple[str, str]]:
-    """Pairs of a file of the kernel's and its contents."""
+def _floors(file: Path) -> list[tuple[str, int]]:
+    """The lowest clocks that were stored, by the kernel's file."""
     lines = file.read_text(encoding="utf-8", errors="replace").splitlines()
-    return [(path, value) for path, colon, value in (line.rpartition(":") for line in lines) if colon]
+    stored = [(path, value.strip()) for path, _, value in (line.rpartition(":") for line in lines)]
+    return [(path, int(value)) for path, value in stored if path.endswith(_FLOOR) and value.isdecimal()]

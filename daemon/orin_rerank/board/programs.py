@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 __all__ = ["Answer", "run_program"]
 
 _PATH: Final = "/usr/sbin:/usr/bin:/sbin:/bin"
+_END_S: Final = 2.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +97,11 @@ def run_program(
 
 
 def _kill(process: subprocess.Popen[str]) -> None:
-    """Ends a program and everything that it started, all of which hold its output open."""
+    """Ends a program and everything that it started, all of which hold its output open.
+
+    One that hangs in the kernel, over a file whose driver does not answer, outlives even that, and is left to itself.
+    """
     with contextlib.suppress(ProcessLookupError):
         os.killpg(process.pid, signal.SIGKILL)
-    process.communicate()
+    with contextlib.suppress(subprocess.TimeoutExpired):
+        process.communicate(timeout=_END_S)

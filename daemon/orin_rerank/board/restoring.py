@@ -11,7 +11,8 @@ from orin_rerank.board.jetson_clocks import clocks_as_root, restore_clocks
 from orin_rerank.board.nvpmodel import read_current_mode, set_mode
 from orin_rerank.board.patience import Patience
 from orin_rerank.board.power_modes import read_power_modes
-from orin_rerank.board.tuning import CLOCKS_S, MODE_S, REBOOTED_FOR, TuningOutcome
+from orin_rerank.board.tuner import CLOCKS_S, MODE_S, REBOOTED_FOR
+from orin_rerank.board.tuning import TuningOutcome
 from orin_rerank.errors import BoardError, RebootNeededError
 
 if TYPE_CHECKING:
@@ -73,11 +74,11 @@ def _restore_mode(
 ) -> TuningOutcome:
     noted = found.modes()
     nothing = TuningOutcome(lock_clocks=False)
-    if noted is None or modes is None:
+    if not noted or modes is None:
         return nothing
-    first, ours = noted
+    first, *ours = noted
     current = read_current_mode(paths, modes)
-    if current is not None and (first.is_same(current) or not ours.is_same(current)):
+    if current is not None and (first.is_same(current) or not any(mode.is_same(current) for mode in ours)):
         return nothing
     mode = first.among(modes)
     patience.persist(lambda left_s: set_mode(paths, mode, left_s))

@@ -76,7 +76,8 @@ def apply(
     """
     from orin_rerank.board.paths import BoardPaths
     from orin_rerank.board.request import REQUEST, read_request
-    from orin_rerank.board.tuning import TuningOutcome, tune_board
+    from orin_rerank.board.tuner import tune_board
+    from orin_rerank.board.tuning import TuningOutcome
     from orin_rerank.cli.configured import settings_of
     from orin_rerank.errors import SettingsError
     from orin_rerank.telemetry import log

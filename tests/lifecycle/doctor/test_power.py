@@ -9,7 +9,8 @@ import pytest
 from fakes.board import BOARDS, NX_16, BoardSpec, make_pc
 from lifecycle.doctor.places import board, context_of, said
 from orin_rerank.board.request import OUTCOME
-from orin_rerank.board.tuning import Tuning, TuningOutcome, tune_board
+from orin_rerank.board.tuner import tune_board
+from orin_rerank.board.tuning import Tuning, TuningOutcome
 from orin_rerank.lifecycle.doctor.finding import Verdict
 from orin_rerank.lifecycle.doctor.power import CHECKS, check_clocks, check_power_mode, check_root_service
 

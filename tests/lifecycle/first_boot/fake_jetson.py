@@ -10,7 +10,8 @@ from engines.tensorrt.fake_bindings import FakeGpu
 from lifecycle.test_device_choice import RELEASE, with_gpu
 from lifecycle.test_plan_judging import Compiler
 from orin_rerank.board.request import OUTCOME
-from orin_rerank.board.tuning import Tuning, tune_board
+from orin_rerank.board.tuner import tune_board
+from orin_rerank.board.tuning import Tuning
 from orin_rerank.engines.settings import EngineSettings
 from orin_rerank.engines.tensorrt.builder import BuildReport, PlanBuilder
 from orin_rerank.errors import BuildError, UnavailableError
