@@ -12,6 +12,7 @@ import pytest
 
 from lifecycle.first_boot.conftest import Clock, Told, changed
 from lifecycle.int8_bundles import seal
+from orin_rerank import __version__
 from orin_rerank.engines.bundle import Bundle
 from orin_rerank.engines.host_memory import HostMemory
 from orin_rerank.engines.settings import DeviceChoice, EngineSettings, PrecisionChoice
@@ -19,6 +20,7 @@ from orin_rerank.errors import BundleError, CalibrationError, NoSpaceError, Unav
 from orin_rerank.lifecycle.accelerators import Accelerators
 from orin_rerank.lifecycle.first_boot.journal import JOURNAL_FILE, Journal, Outcome
 from orin_rerank.lifecycle.first_boot.machine import Prepared, prepare, prepare_and_load
+from orin_rerank.lifecycle.first_boot.making import Make
 from orin_rerank.lifecycle.first_boot.preflight import check_disk
 from orin_rerank.lifecycle.first_boot.progress import Step
 from orin_rerank.quantization.gate import GateThresholds
@@ -207,6 +209,39 @@ def test_another_bundle_is_another_key(place: Place, tmp_path: Path, clock: Cloc
     seal(other, dataclasses.replace(manifest, name="other"), manifest.files)
     prepared = prepare(changed(place, bundle=other), Told())
     assert prepared.retry_in_s == 60
+
+
+def test_another_version_tries_again_what_failed_with_the_one_before(place: Place) -> None:
+    place = changed(place, thresholds=GateThresholds(min_correlation=1))
+    prepare(place, Told())
+    file = place.state / JOURNAL_FILE
+    file.write_text(file.read_text().replace(f'"version": "{__version__}"', '"version": "0.0.9"'))
+    told = Told()
+    assert of(prepare(place, told), Step.CALIBRATE).outcome is Outcome.REFUSED
+    assert any("reading the sets" in str(progress) for progress in told.heard)
+
+
+def test_a_step_that_another_process_takes_is_no_failure(place: Place, clock: Clock) -> None:
+    key = Make(place, Bundle.open(place.bundle)).calibration().key  # type: ignore[union-attr]
+    with place.engines.staging(Bundle.open(place.bundle).digest):
+        Journal(place.state, clock).begin(Step.CALIBRATE, key)
+        before = journal(place)["calibrate"]
+        prepared = prepare(place, Told())
+    assert "another process is making an engine for this bundle: wait until it is done" in prepared.problems[0]
+    assert prepared.retry_in_s == 60
+    assert journal(place)["calibrate"] == before
+
+
+def test_what_a_step_that_rests_has_left_is_removed(place: Place, clock: Clock) -> None:
+    bundle = Bundle.open(place.bundle)
+    key = Make(place, bundle).calibration().key  # type: ignore[union-attr]
+    for _ in range(5):
+        Journal(place.state, clock).begin(Step.CALIBRATE, key)
+    left = place.state / "engines" / bundle.digest / ".staging-138"
+    left.mkdir(parents=True)
+    (left / "weights.bin").touch()
+    assert "it rests now" in prepare(place, Told()).problems[0]
+    assert not left.exists()
 
 
 def test_a_machine_that_is_too_small_is_told_so_with_the_numbers(place: Place) -> None:

@@ -102,15 +102,31 @@ class Journal:
         """What is known of each step that was ever taken, for whatever it was taken last."""
         return dict(self._entries)
 
-    def begin(self, step: Noted, key: Mapping[str, str]) -> None:
+    def begin(self, step: Noted, key: Mapping[str, str]) -> Entry | None:
         """Notes that a step is about to be taken. If it was cut off before, that counts as a failure.
+
+        Returns:
+            What was known of it, for `put_back`.
 
         Raises:
             StoreError: If that cannot be noted; then it must not be taken.
         """
+        there = self._entries.get(step)
         before = self.entry(step, key) or Entry(key, Outcome.DONE)
         failures = before.failures + (before.outcome is Outcome.BEGUN)
         self._note(step, Entry(key, Outcome.BEGUN, "", failures, self._now(), before.stops))
+        return there
+
+    def put_back(self, step: Noted, before: Entry | None) -> None:
+        """Notes that a step was not begun after all.
+
+        Raises:
+            StoreError: If that cannot be noted.
+        """
+        if before is None:
+            self.drop(step)
+        else:
+            self._note(step, before)
 
     def got_further(self, step: Noted) -> None:
         """Notes that a step did something that the next attempt need not do again: it is no loop.
@@ -224,7 +240,7 @@ class Journal:
             raise StoreError(f"cannot be written: {error.strerror}", item=str(self._file)) from error
 
 
-def noted(note: Callable[[], None]) -> None:
+def noted(note: Callable[[], object]) -> None:
     """Notes what is only for people, or only saves work; a disk that takes nothing is no reason not to serve."""
     try:
         note()

@@ -13,6 +13,7 @@ import logging
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final
 
+from orin_rerank import __version__
 from orin_rerank.errors import DeviceLostError, EngineError, InternalError, OrinRerankError
 from orin_rerank.lifecycle.first_boot.backoff import WAITS_S, seconds_to_wait
 from orin_rerank.lifecycle.first_boot.journal import Journal, Outcome, noted
@@ -53,7 +54,7 @@ class Loading:
     def __init__(self, place: Place, listener: Listener, bundle: str) -> None:
         self._place = place
         self._listener = listener
-        self._key: Mapping[str, str] = {"bundle": bundle, "settings": place.engine_digest}
+        self._key: Mapping[str, str] = {"version": __version__, "bundle": bundle, "settings": place.engine_digest}
         self._left_out: list[str] = []
 
     @property

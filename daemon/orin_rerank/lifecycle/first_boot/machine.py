@@ -23,6 +23,7 @@ from orin_rerank.errors import (
     InternalError,
     OrinRerankError,
     SettingsError,
+    StoreBusyError,
     StoreError,
     TensorRtMissingError,
     UnavailableError,
@@ -48,6 +49,7 @@ __all__ = ["Prepared", "StepResult", "prepare", "prepare_and_load"]
 
 _log = logging.getLogger(__name__)
 
+_MAKE_WRITABLE: Final = "free some space there, or make it writable"
 _TO_NO_END: Final = {
     Outcome.BEGUN: "it was cut off: the power, the process or its memory went",
     Outcome.STOPPED: "it was stopped before it came to its end; leave the machine on until then",
@@ -252,6 +254,7 @@ class _Machine:
         text, times = entry.text, entry.failures
         if entry.outcome is not Outcome.FAILED:
             text, times = _TO_NO_END[entry.outcome], entry.attempts
+        self._make.tidy(step)  # it may be what the disk lacks, and nobody is about to make it again
         if math.isinf(wait_s):
             return StepResult(step, Outcome.FAILED, f"{text} ({times} times; it rests now); {AGAIN}")
         return StepResult(step, Outcome.FAILED, _later(text, wait_s), wait_s)
@@ -260,16 +263,19 @@ class _Machine:
         """Does it, between two notes in the journal."""
         journal, listener = self._journal, self._listener
         try:
-            journal.begin(step, task.key)
+            before = journal.begin(step, task.key)
         except StoreError as error:
             # Without the note it would be taken at every start, for ever, whatever becomes of it.
-            return StepResult(step, Outcome.FAILED, f"not done, since it cannot be noted: {error}")
+            return StepResult(step, Outcome.FAILED, f"not done, since it cannot be noted: {error}; {_MAKE_WRITABLE}")
         _log.info("step begins", extra=fields(step=step.value, reason=task.reason))
         try:
             text = task.run(listener, lambda: noted(lambda: journal.got_further(step)))
         except KeyboardInterrupt:
             noted(lambda: journal.end(step, Outcome.STOPPED, "stopped"))
             raise
+        except StoreBusyError as error:
+            noted(lambda: journal.put_back(step, before))  # what is noted is the other process's
+            return StepResult(step, Outcome.FAILED, f"{error}: wait until it is done", WAITS_S[0])
         except (OrinRerankError, OSError) as error:
             outcome, text = self._failed(step, error), _said(error)
             if outcome is Outcome.STOPPED or isinstance(error, DeviceLostError):
@@ -303,7 +309,8 @@ class _Machine:
 
 
 def _later(text: str, wait_s: float) -> str:
-    return f"{text}; the next start tries it again, {wait_s:.0f} s from now at the earliest, and {AGAIN}"
+    when = f"{wait_s:.0f} s from now at the earliest"
+    return f"{text}; the next start, or this one if nothing can be served, tries it again, {when}, and {AGAIN}"
 
 
 def _said(error: OrinRerankError | OSError) -> str:

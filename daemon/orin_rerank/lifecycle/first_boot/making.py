@@ -1,17 +1,20 @@
 """The steps that take minutes to hours: INT8 from the calibration set, and plans of both precisions.
 
 Each says first whether there is anything to do: engines and plans vouch for themselves, and what is there is not made
-again. What is to be made has a key, all that it is made for and from; another JetPack, bundle or set is another key.
+again. What is to be made has a key, all that it is made for, from and by; another JetPack, bundle, set or version of
+this program is another key.
 """
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
+from orin_rerank import __version__
 from orin_rerank.engines.settings import DeviceChoice, PrecisionChoice
-from orin_rerank.errors import BundleError, CalibrationError, DatasetError, PlanError, RefusedPrecisionError
+from orin_rerank.errors import BundleError, CalibrationError, DatasetError, PlanError, RefusedPrecisionError, StoreError
 from orin_rerank.graph.builder import Precision
 from orin_rerank.lifecycle.calibrate import CalibrationOptions, calibrate
 from orin_rerank.lifecycle.compile import CompileOptions, compile_bundle
@@ -97,6 +100,7 @@ class Make:
         except BundleError as error:
             reason = f"an INT8 engine is installed, but refused: {error}"
         key = {
+            "version": __version__,
             "bundle": self._bundle.digest,
             "calibration": _digest_of(place.calibration),
             "evaluation": _digest_of(place.evaluation),
@@ -138,10 +142,21 @@ class Make:
             return Found(
                 f"{precision.value} plans are installed" if gate is None else passed_reason(gate, "on this GPU")
             )
-        key = {"plans": work.key.digest, "runtime": work.key.runtime, "platform": work.key.platform}
+        key = {
+            "version": __version__,
+            "plans": work.key.digest,
+            "runtime": work.key.runtime,
+            "platform": work.key.platform,
+        }
         if int8:
             key["evaluation"] = _digest_of(place.evaluation)
         return Task(key, reason, lambda listener, further: self._build(step, work, target, listener, reason, further))
+
+    def tidy(self, step: Step) -> None:
+        """Removes what a step that was cut off has left, and would not go on from."""
+        if step is Step.CALIBRATE:
+            with contextlib.suppress(StoreError), self._place.engines.staging(self._bundle.digest):
+                pass
 
     def _calibrate(self, listener: Listener, reason: str) -> str:
         place = self._place
