@@ -62,6 +62,8 @@ def test_the_board_decides_which_power_modes_there_are(tmp_path: Path) -> None:
     assert done.returncode == 2
     assert f"{file}:2: power_mode: " in done.stderr
     assert "MAXN" in done.stderr  # which there are
+    (tmp_path / "board/etc/nvpmodel.conf").write_text("nothing that defines a mode")
+    assert run("check", str(file), env=env).returncode == 0  # there is nothing to hold it to
     file.write_text('[engine]\nprefix_cache_bytes = "900 GiB"\n')
     done = run("check", str(file), env={**env, "COLUMNS": "300"})
     assert done.returncode == 2

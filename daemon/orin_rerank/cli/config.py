@@ -65,7 +65,11 @@ def _check_here(settings: Settings) -> None:
     from orin_rerank.errors import BoardError, SettingsError
 
     paths = BoardPaths.from_environment()
-    modes, memory = read_power_modes(paths), read_memory(paths)
+    memory = read_memory(paths)
+    try:
+        modes = read_power_modes(paths)
+    except BoardError:
+        modes = None  # the settings may be right all the same; doctor tells of the board
     if modes is not None and (source := settings.sources.get("board.power_mode")) is not None:
         try:
             wanted_mode(paths, modes, settings.board)
