@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from fakes.board import BOARDS, BoardSpec, make_pc
+from fakes.board import BOARDS, NANO_4, BoardSpec, make_pc
 from lifecycle.doctor.places import board, context_of
 from orin_rerank.board.paths import BoardPaths
 from orin_rerank.errors import StoreError
@@ -20,7 +20,8 @@ from orin_rerank.lifecycle.doctor.probe import MachineProbe
 @pytest.mark.parametrize("spec", BOARDS, ids=lambda spec: spec.key)
 def test_every_check_applies_to_every_board(tmp_path: Path, spec: BoardSpec) -> None:
     report = examine(board(tmp_path, spec), context_of(tmp_path))
-    assert report.healthy
+    failed = [one.check.name for one in report.examined if one.finding.verdict is Verdict.FAIL]
+    assert failed == (["model's memory"] if spec is NANO_4 else [])
     names = [one.check.name for one in report.examined]
     elsewhere = ("sets", "damage", "socket", "preparation", "problems", "other programs")
     assert names == [check.name for check in ALL_CHECKS if check.name not in elsewhere]
