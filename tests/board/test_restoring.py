@@ -88,12 +88,14 @@ def test_it_may_take_a_reboot_too(tmp_path: Path) -> None:
     assert restore(paths, tmp_path).changed == ("power mode 25W",)
 
 
-@pytest.mark.parametrize("trouble", ["configuration", "driver", "gone"])
+@pytest.mark.parametrize("trouble", ["configuration", "no configuration", "driver", "gone"])
 def test_clocks_are_given_back_whatever_becomes_of_the_mode(tmp_path: Path, trouble: str) -> None:
     paths = tuned(tmp_path, NX_16)
     conf = paths.at(CONFIG).read_text()
     if trouble == "configuration":
         paths.at(CONFIG).write_text("")
+    elif trouble == "no configuration":
+        paths.at(CONFIG).unlink()
     elif trouble == "driver":
         paths.at("/fake/fail_times").write_text("99")
     else:

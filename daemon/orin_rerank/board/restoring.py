@@ -10,7 +10,7 @@ from orin_rerank.board.found import FoundSettings, exclusively
 from orin_rerank.board.jetson_clocks import clocks_as_root, restore_clocks
 from orin_rerank.board.nvpmodel import read_current_mode, set_mode
 from orin_rerank.board.patience import Patience
-from orin_rerank.board.power_modes import read_power_modes
+from orin_rerank.board.power_modes import CONFIG, read_power_modes
 from orin_rerank.board.tuner import CLOCKS_S, MODE_S, REBOOTED_FOR
 from orin_rerank.board.tuning import TuningOutcome
 from orin_rerank.errors import BoardError, RebootNeededError
@@ -74,8 +74,10 @@ def _restore_mode(
 ) -> TuningOutcome:
     noted = found.modes()
     nothing = TuningOutcome(lock_clocks=False)
-    if not noted or modes is None:
+    if not noted:
         return nothing
+    if modes is None:
+        raise BoardError("is missing", item=CONFIG)
     first, *ours = noted
     current = read_current_mode(paths, modes)
     if current is not None and (first.is_same(current) or not any(mode.is_same(current) for mode in ours)):

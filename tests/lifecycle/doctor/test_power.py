@@ -70,7 +70,7 @@ def test_a_gpu_whose_clock_is_not_there(tmp_path: Path) -> None:
         (
             TuningOutcome("15W", "MAXN", reboot_needed=True, problem="p"),
             Verdict.WARN,
-            "the power mode MAXN waits for a reboot",
+            "the power mode MAXN waits for a reboot that is made for it",
         ),
         (None, Verdict.WARN, "power mode and clocks have not been set since boot"),
     ],
@@ -82,6 +82,29 @@ def test_what_the_root_service_said(tmp_path: Path, outcome: TuningOutcome | Non
         file.parent.mkdir(parents=True)
         file.write_bytes(outcome.to_json())
     assert said(check_root_service(paths, context_of(tmp_path))) == (verdict, text)
+
+
+def test_a_reboot_that_helps_is_named(tmp_path: Path) -> None:
+    """Any other leaves the board in its mode, since nvpmodel notes a mode only when its question is answered."""
+    paths = board(tmp_path, NX_16)
+    file = paths.at(str(OUTCOME))
+    file.parent.mkdir(parents=True)
+    file.write_bytes(TuningOutcome("15W", "MAXN", reboot_needed=True, problem="p").to_json())
+    finding = check_root_service(paths, context_of(tmp_path))
+    assert finding is not None
+    assert finding.command == "sudo nvpmodel -m 0"
+
+
+def test_clocks_of_a_gpu_that_only_root_sees(tmp_path: Path) -> None:
+    paths = board(tmp_path, NX_16)
+    outcome = tune_board(paths, Tuning(), tmp_path / "kept", sleep=lambda _: None)
+    paths.at("/sys/class/devfreq/17000000.gpu").rename(paths.at("/sys/class/devfreq/elsewhere"))
+    file = paths.at(str(OUTCOME))
+    file.parent.mkdir(parents=True)
+    file.write_bytes(outcome.to_json())
+    assert said(check_clocks(paths, context_of(tmp_path)))[0] is Verdict.OK
+    file.unlink()
+    assert said(check_clocks(paths, context_of(tmp_path)))[0] is Verdict.WARN
 
 
 def test_a_pc_has_nothing_of_this(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ from orin_rerank.board.nvpmodel import read_current_mode
 from orin_rerank.board.power_modes import CONFIG, read_power_modes
 from orin_rerank.board.request import OUTCOME
 from orin_rerank.board.snapshot import fastest_mode
-from orin_rerank.board.tuning import read_outcome, wanted_mode
+from orin_rerank.board.tuning import are_clocks_locked, read_outcome, wanted_mode
 from orin_rerank.errors import BoardError
 from orin_rerank.lifecycle.doctor.finding import Check, fail, ok, warn
 from orin_rerank.lifecycle.doctor.reach import installed_unit
@@ -55,10 +55,11 @@ def check_clocks(paths: BoardPaths, context: Context) -> Finding | None:
     if not identify_board(paths).is_jetson:
         return None
     clocks = read_clocks(paths)
+    if are_clocks_locked(paths, read_outcome(paths.at(str(OUTCOME)))):
+        at = "as the root service saw" if clocks.gpu is None else f"GPU at {clocks.gpu.highest / 1e6:.0f} MHz"
+        return ok(f"locked: {at}")
     if clocks.gpu is None:
         return warn("the GPU's clock cannot be read: its driver may not be up", "see `device nodes` below")
-    if clocks.locked:
-        return ok(f"locked: GPU at {clocks.gpu.highest / 1e6:.0f} MHz")
     span = f"GPU from {clocks.gpu.lowest / 1e6:.0f} to {clocks.gpu.highest / 1e6:.0f} MHz"
     if not context.tuning.lock_clocks:
         return ok(f"not locked, as the settings say: {span}")
@@ -75,8 +76,13 @@ def check_root_service(paths: BoardPaths, _: Context) -> Finding | None:
     if outcome is None:
         command = "systemctl status orin-rerank-board" if installed_unit(paths) else _APPLY
         return warn("power mode and clocks have not been set since boot", command=command)
-    if outcome.reboot_needed:
-        return warn(f"the power mode {outcome.wanted} waits for a reboot", command="sudo reboot")
+    modes = read_power_modes(paths)
+    if outcome.reboot_needed and outcome.wanted is not None and modes is not None:
+        return warn(
+            f"the power mode {outcome.wanted} waits for a reboot that is made for it",
+            "answer YES: it notes the mode and reboots, and no other reboot does",
+            f"sudo nvpmodel -m {modes.find(outcome.wanted).id}",
+        )
     if outcome.problem is not None:
         return warn(outcome.problem, "the journal of the service says more", "journalctl -b -u orin-rerank-board")
     return ok("; ".join(outcome.changed) or "everything was as it should be")

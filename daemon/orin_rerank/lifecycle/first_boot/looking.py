@@ -8,9 +8,10 @@ from orin_rerank.board.clocks import read_clocks
 from orin_rerank.board.gpu_nodes import jetson_nodes
 from orin_rerank.board.jetson_clocks import PROGRAM as CLOCKS_PROGRAM
 from orin_rerank.board.module import identify_board
+from orin_rerank.board.nvpmodel import how_to_reboot_for
 from orin_rerank.board.power_modes import read_power_modes
 from orin_rerank.board.request import OUTCOME
-from orin_rerank.board.tuning import KEEP, read_outcome, wanted_mode
+from orin_rerank.board.tuning import KEEP, are_clocks_locked, read_outcome, wanted_mode
 from orin_rerank.engines.bundle import TOKENIZER_FILE
 from orin_rerank.engines.footprint import EngineKind
 from orin_rerank.engines.memory_plan import MemoryBudget, gib
@@ -126,8 +127,10 @@ class Look:
             return "the power mode is left alone"
         outcome = self._outcome(listener, Step.POWER_MODE)
         if outcome.reboot_needed:
+            how = how_to_reboot_for(modes.find(outcome.wanted or ""))
             raise RebootNeededError(
-                f"takes a reboot, until which the board is in {outcome.mode}: reboot it, or set [board] reboot",
+                f"takes a reboot, until which the board is in {outcome.mode}: {how}, makes it, and no other does; or "
+                "set reboot = true in [board]",
                 item=f"power mode {outcome.wanted}",
             )
         if outcome.mode != outcome.wanted:
@@ -155,7 +158,7 @@ class Look:
             return "clocks are left alone"
         if not read_clocks(paths).locked:
             outcome = self._outcome(listener, Step.CLOCKS)
-            if not read_clocks(paths).locked:
+            if not are_clocks_locked(paths, outcome):
                 problem = f": {outcome.problem}" if outcome.problem else ""
                 raise BoardBusyError(f"are not locked{problem}; {_HOW_TO_ASK_ROOT}", item="clocks")
         return "clocks are locked"
