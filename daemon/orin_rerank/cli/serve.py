@@ -142,10 +142,15 @@ class _Source:
     """Where the model comes from: what is there, or what this machine is made to have first."""
 
     def __init__(self, bundle: Path, settings: Settings, *, prepare: bool) -> None:
-        self.problems: tuple[str, ...] = ()
+        self._prepared: Prepared | None = None
         self._bundle = bundle
         self._settings = settings
         self._prepare = prepare
+
+    @property
+    def problems(self) -> tuple[str, ...]:
+        """What is not as it shall be, for people."""
+        return () if self._prepared is None else self._prepared.problems
 
     def load(self, reporter: Reporter) -> LoadedModel:
         """Gives the model; called on the engine's thread."""
@@ -157,7 +162,7 @@ class _Source:
 
         settings = self._settings
         if self._prepare:
-            return prepare_and_load(place_of(self._bundle, settings), reporter, self._prepared)
+            return prepare_and_load(place_of(self._bundle, settings), reporter, self._keep)
         return load_model(
             self._bundle,
             settings.engine,
@@ -175,5 +180,5 @@ class _Source:
             with contextlib.suppress(StoreError):
                 Journal(state_folder(self._settings)).stop()
 
-    def _prepared(self, prepared: Prepared) -> None:
-        self.problems = prepared.problems
+    def _keep(self, prepared: Prepared) -> None:
+        self._prepared = prepared

@@ -296,6 +296,10 @@ class TestWhatTheRootServiceDoes:
         tuned(jetson, tmp_path / "b", mode="MODE_30W", problem="nvpmodel failed")
         prepared = prepare(stopped_before_calibrating(changed(place, paths=jetson)), Told())
         assert "nvpmodel failed" in of(prepared, Step.POWER_MODE).text
+        assert "nvpmodel failed" in prepared.problems[0]
+        tuned(jetson, tmp_path / "b")
+        told = [problem.split(":")[0] for problem in prepared.problems]
+        assert told == ["gpu"], "whoever asks later hears what is so then"
 
     def test_a_mode_that_the_settings_have_changed_to_is_told(
         self, place: Place, jetson: BoardPaths, tmp_path: Path

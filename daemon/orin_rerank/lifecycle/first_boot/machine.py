@@ -7,11 +7,12 @@ failed tried again by the same process; else the next start does it.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import functools
 import logging
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
 from orin_rerank.engines.bundle import Bundle
@@ -65,17 +66,24 @@ class StepResult:
         outcome: How it stands now.
         text: What came of it or what is the matter, for people.
         retry_in_s: When it may be tried again; None where there is nothing to try again, or not by itself.
+        look_again: Looks whether it is so still, where that may change by itself; raises what is the matter.
     """
 
     step: Step
     outcome: Outcome
     text: str
     retry_in_s: float | None = None
+    look_again: Callable[[], object] | None = field(default=None, compare=False)
 
     @property
     def problem(self) -> str | None:
-        """What is the matter; None if nothing is."""
-        return None if self.outcome is Outcome.DONE else f"{self.step.value}: {self.text}"
+        """What is the matter now; None if nothing is."""
+        is_right = self.outcome is Outcome.DONE
+        if not is_right and self.look_again is not None:
+            with contextlib.suppress(OrinRerankError):
+                self.look_again()
+                is_right = True
+        return None if is_right else f"{self.step.value}: {self.text}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,17 +190,19 @@ class _Machine:
         if again:
             self._journal.forget()
         self._look = Look(place)
+        at_once = dataclasses.replace(place.settings, board_wait_s=0.0)
+        self._look_at_once = Look(dataclasses.replace(place, settings=at_once))
         self._make = Make(place, bundle)
         self._target: CompileTarget | str = "the GPU was not looked for"
         self._results: list[StepResult] = []
 
     def run(self) -> Prepared:
         """Takes the steps in their order."""
-        look, make = self._look, self._make
+        look, at_once, make = self._look, self._look_at_once, self._make
         self._looked(Step.BOARD, look.board)
         self._looked(Step.MEMORY, lambda _: look.memory(self._bundle))
-        self._looked(Step.POWER_MODE, look.power_mode)
-        self._looked(Step.CLOCKS, look.clocks)
+        self._looked(Step.POWER_MODE, look.power_mode, at_once.power_mode)
+        self._looked(Step.CLOCKS, look.clocks, at_once.clocks)
         self._looked(Step.GPU, self._find_gpu)
         self._made(Step.CALIBRATE, make.calibration)
         for step in (Step.BUILD_INT8, Step.BUILD_FULL):
@@ -214,7 +224,10 @@ class _Machine:
         self._target = found
         return found if isinstance(found, str) else f"{found.device.name}, {found.runtime}"
 
-    def _looked(self, step: Step, look: Callable[[Listener], str]) -> None:
+    def _looked(
+        self, step: Step, look: Callable[[Listener], str], again: Callable[[Listener], str] | None = None
+    ) -> None:
+        """Takes a step that only looks; `again` does so once more whenever somebody asks what is the matter."""
         self._listener(Progress(step, "looking"))
         try:
             text, outcome = look(self._listener), Outcome.DONE
@@ -225,7 +238,8 @@ class _Machine:
                 raise
             text, outcome = _said(error), Outcome.FAILED
         noted(lambda: self._journal.found(step, {}, outcome, text))
-        self._result(StepResult(step, outcome, text))
+        look_again = None if again is None else functools.partial(again, self._listener)
+        self._result(StepResult(step, outcome, text, look_again=look_again))
 
     def _made(self, step: Step, find: Callable[[], Found | Task]) -> None:
         self._listener(Progress(step, "looking what there is"))
