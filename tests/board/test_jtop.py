@@ -109,7 +109,7 @@ def test_a_person_sees_it(paths: BoardPaths) -> None:
     environment = {**os.environ, "ORIN_RERANK_BOARD_ROOT": str(paths.root), "COLUMNS": "200"}
     done = subprocess.run([COMMAND, "board", "show"], capture_output=True, text=True, check=True, env=environment)
     assert "JetPack 6.2, as jetson-stats says" in done.stdout
-    assert "memory at 2133 of 3199 MHz, 12% busy" in done.stdout
+    assert "memory 2133 of 3199 MHz, 12% busy" in done.stdout
     assert "power       7.7 W (VDD_IN 7.7 W)" in done.stdout
     done = subprocess.run(
         [COMMAND, "board", "show", "--json"], capture_output=True, text=True, check=True, env=environment

@@ -44,7 +44,7 @@ def test_a_board_is_shown(tmp_path: Path) -> None:
     )
     assert shown["clocks"] == "not locked"
     after = [line[12:] for line in lines[lines.index("clocks      not locked") + 1 :][:3]]
-    assert after == ["4 cores 730 to 1498 MHz", "GPU 306 to 612 MHz", "memory at 2133 of 2133 MHz"]
+    assert after == ["4 cores 730 to 1498 MHz", "GPU 306 to 612 MHz", "memory 2133 MHz"]
     assert shown["heat"].endswith("slowed down for heat: gpu")
 
 

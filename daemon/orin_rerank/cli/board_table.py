@@ -87,7 +87,7 @@ def board_table(paths: BoardPaths, snapshot: BoardSnapshot, outcome: TuningOutco
         table.add_row("memory", f"{memory.available / 2**30:.1f} of {memory.total / 2**30:.1f} GiB free{swap}")
     if outcome is not None:
         done = "; ".join(outcome.changed) or "nothing had to be changed"
-        table.add_row("tuning", Text(outcome.problem or done, style="yellow" if outcome.problem else ""))
+        table.add_row("last set", Text(outcome.problem or done, style="yellow" if outcome.problem else ""))
     return table
 
 
@@ -122,7 +122,8 @@ def _clocks(snapshot: BoardSnapshot) -> Text:
     if clocks.emc is not None and clocks.emc.current is not None:  # its lowest says nothing
         load = snapshot.jtop.emc_load if snapshot.jtop is not None else None
         busy = "" if load is None else f", {load:.0%} busy"
-        lines.append(f"memory at {clocks.emc.current / 1e6:.0f} of {clocks.emc.highest / 1e6:.0f} MHz{busy}")
+        below = f" of {clocks.emc.highest / 1e6:.0f}" if clocks.emc.current < clocks.emc.highest else ""
+        lines.append(f"memory {clocks.emc.current / 1e6:.0f}{below} MHz{busy}")
     return Text("\n".join(lines) or "not known")
 
 
