@@ -198,6 +198,18 @@ def test_profiles_hold_every_pack_and_picture_that_the_buffers_do(name: str) -> 
     assert top.holds(largest)
 
 
+def test_decoded_pictures_have_a_share_of_the_memory() -> None:
+    plenty, text = plan(), plan("0.6b")
+    assert plenty.picture_bytes == 512 << 20
+    assert plan(budget=board("orin-nx-16")).picture_bytes == board("orin-nx-16").total_bytes // 128
+    assert plan("vl-2b", budget=board("orin-nano-8")).picture_bytes == 64 << 20
+    assert text.picture_bytes == 0
+    decoding = plenty.needs.process - plenty.picture_bytes - text.needs.process
+    assert decoding == 240 << 20, "a picture of 50 million pixels, of which one is decoded at a time"
+    little = plan(settings=EngineSettings(picture_bytes=5))
+    assert (little.picture_bytes, little.needs.process) == (5, text.needs.process + decoding + 5)
+
+
 def test_what_is_set_counts() -> None:
     made = plan(settings=EngineSettings(max_tokens=3000, token_budget=2000))
     assert (made.max_tokens, made.token_budget, made.shortened) == (3000, 2000, True)

@@ -14,6 +14,7 @@ from orin_rerank.errors import SettingsError
         ("threads", 0),
         ("token_budget", 15),
         ("feature_cache_bytes", -1),
+        ("picture_bytes", -1),
         ("prefix_cache_bytes", -1),
         ("pool_timeout_s", 0.0),
     ],

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import threading
+import weakref
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -18,8 +19,8 @@ from orin_rerank.engines.port import EngineInfo
 from orin_rerank.engines.runner import PackResult
 from orin_rerank.errors import EmptyDocumentError, EmptyQueryError, NonFiniteScoreError, TooLongError
 from orin_rerank.packing.budget import TokenBudget
-from orin_rerank.prompt.content import Content, RerankInput, TextPart
-from orin_rerank.prompt.encoded import EncodedRequest, EncodedSegment
+from orin_rerank.prompt.content import Content, ImagePart, RerankInput, TextPart
+from orin_rerank.prompt.encoded import EncodedImage, EncodedRequest, EncodedSegment
 from orin_rerank.prompt.profile import PromptFamily, PromptProfile
 
 if TYPE_CHECKING:
@@ -64,13 +65,23 @@ def expected_margin(query: str, document: str, instruction: str | None = None) -
 
 
 class FakeEncoder:
-    """One token per byte of UTF-8; images count their bytes."""
+    """One token per byte of UTF-8; images count their bytes.
 
-    def __init__(self, max_tokens: int = 4096) -> None:
+    Attributes:
+        picture_bytes: What a decoded image takes; 0 means that images are bytes of text and no more.
+        live_bytes: What the decoded images take that somebody still holds.
+        most_live_bytes: The most that it ever was.
+    """
+
+    def __init__(self, max_tokens: int = 4096, picture_bytes: int = 0) -> None:
         self.max_tokens = max_tokens
         self.encoded_documents = 0
+        self.picture_bytes = picture_bytes
+        self.live_bytes = 0
+        self.most_live_bytes = 0
+        self._counting = threading.RLock()  # an array may be collected at any moment, within `_count` too
 
-    def encode(self, request: RerankInput, query_images: object = None) -> EncodedRequest:
+    def encode(self, request: RerankInput, query_images: dict[bytes, EncodedImage] | None = None) -> EncodedRequest:
         query = self._ids(request.query, "query", EmptyQueryError)
         prefix = [*(request.instruction or "default").encode(), 256, *query]
         documents = []
@@ -79,9 +90,28 @@ class FakeEncoder:
             limit = request.limits.document_tokens or self.max_tokens - len(prefix)
             if len(ids) > limit and not request.limits.truncate:
                 raise TooLongError(f"takes {len(ids)} tokens; {limit} fit", item=f"documents[{index}]")
-            documents.append(segment(ids[:limit], truncated_tokens=max(0, len(ids) - limit)))
+            cut = max(0, len(ids) - limit)
+            documents.append(segment(ids[:limit], truncated_tokens=cut, images=self._decoded(content, {})))
         self.encoded_documents += len(documents)
-        return EncodedRequest(segment(prefix, content_tokens=len(query)), tuple(documents))
+        images = self._decoded(request.query, {} if query_images is None else query_images)
+        return EncodedRequest(segment(prefix, content_tokens=len(query), images=images), tuple(documents))
+
+    def _decoded(self, content: Content, known: dict[bytes, EncodedImage]) -> list[EncodedImage]:
+        if not self.picture_bytes:
+            return []
+        digests = [hashlib.sha256(part.data).digest() for part in content if isinstance(part, ImagePart)]
+        for digest in digests:
+            if digest not in known:
+                pixels = np.zeros((1, self.picture_bytes // 3, 3), dtype=np.uint8)
+                self._count(pixels.nbytes)
+                weakref.finalize(pixels, self._count, -pixels.nbytes)
+                known[digest] = EncodedImage(digest, pixels, (2, 2), 1)
+        return [known[digest] for digest in digests]
+
+    def _count(self, nbytes: int) -> None:
+        with self._counting:
+            self.live_bytes += nbytes
+            self.most_live_bytes = max(self.most_live_bytes, self.live_bytes)
 
     @staticmethod
     def _ids(content: Content, item: str, empty: type[EmptyQueryError | EmptyDocumentError]) -> list[int]:
@@ -180,6 +210,7 @@ class FakeModel:
     source: str | None = None
     precision_reason: str = "no INT8 engine is installed"
     engine_reason: str = "the processor was asked for"
+    picture_bytes: int = 0
 
     def close(self) -> None:
         self.runner.close()

@@ -25,7 +25,7 @@ def admission(throughput: Throughput | None = None) -> Admission:
 
 def measured(*, tokens: int = 100, documents: int = 10, seconds: float = 2.0) -> Throughput:
     throughput = Throughput()
-    throughput.observe(tokens=tokens, documents=documents, seconds=seconds)
+    throughput.observe(tokens=tokens, documents=documents, started=0.0, ended=seconds)
     return throughput
 
 

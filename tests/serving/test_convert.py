@@ -16,7 +16,7 @@ from orin_rerank.errors import (
     TooManyDocumentsError,
 )
 from orin_rerank.prompt.content import ImagePart, TextPart
-from orin_rerank.serving.convert import sigmoid, to_input, to_response, wire_item
+from orin_rerank.serving.convert import Asked, sigmoid, to_input, to_response, wire_item
 from orin_rerank.serving.job import Scored
 from orin_rerank.v1 import rerank_pb2 as pb
 
@@ -159,13 +159,13 @@ def test_items_are_named_as_the_caller_wrote_them(item, expected):
             pb.Content(parts=[pb.Part(text="a"), pb.Part(image=b"b")]),
         ],
     )
-    assert wire_item(item, request) == expected
+    assert wire_item(item, Asked.by(request), to_input(request, max_documents=9)) == expected
 
 
 @given(st.lists(st.floats(-1e4, 1e4, width=32), min_size=1, max_size=20), st.none() | st.integers(1, 30))
 def test_results_are_best_first_and_equal_ones_keep_their_order(margins, top_n):
     request = _request(documents=[TEXT] * len(margins), top_n=top_n)
-    response = to_response(request, _scored(margins), model="m", precision="fp32")
+    response = to_response(Asked.by(request), _scored(margins), model="m", precision="fp32")
     got = [(result.index, result.margin) for result in response.results]
     assert got == sorted(enumerate(margins), key=lambda pair: (-pair[1], pair[0]))[:top_n]
     for result in response.results:
@@ -184,7 +184,7 @@ def test_sigmoid_is_exact_and_does_not_overflow(margin):
 def test_documents_come_back_on_request_with_truncation_told():
     documents = [pb.Content(text="a"), pb.Content(image=b"b")]
     request = _request(documents=documents, return_documents=True)
-    response = to_response(request, _scored([1.0, 2.0], truncated=[0, 5]), model="m", precision="int8")
+    response = to_response(Asked.by(request), _scored([1.0, 2.0], truncated=[0, 5]), model="m", precision="int8")
     assert [result.document for result in response.results] == [documents[1], documents[0]]
     assert [(result.truncated, result.truncated_tokens) for result in response.results] == [(True, 5), (False, 0)]
     assert (response.model, response.precision) == ("m", "int8")
@@ -194,5 +194,5 @@ def test_documents_come_back_on_request_with_truncation_told():
 
 
 def test_documents_do_not_come_back_unasked():
-    response = to_response(_request(), _scored([1.0, 2.0, 3.0]), model="m", precision="fp32")
+    response = to_response(Asked.by(_request()), _scored([1.0, 2.0, 3.0]), model="m", precision="fp32")
     assert not any(result.HasField("document") for result in response.results)

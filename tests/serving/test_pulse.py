@@ -68,6 +68,7 @@ async def test_every_thread_must_come_round(slots: int) -> None:
     job = scheduler.admit(1)
     scheduler.feed(job, segment([1, 2]), (segment([3]),))
     await asyncio.to_thread(model.runner.arrived.wait, 10)
+    await asyncio.sleep(0.3)  # the other one has been woken, and comes round
     assert scheduler.proves_life(60)
     assert not await lives(), "one thread hangs, and another does not speak for it"
     model.runner.gate.set()

@@ -78,6 +78,11 @@ class Bench:
         finally:
             self.scheduler.withdraw(job)
 
+    async def empty(self):
+        """Waits until no request is left."""
+        while self.scheduler.requests:  # noqa: ASYNC110  # requests end without an event of their own
+            await asyncio.sleep(0.001)  # requests end without an event of their own
+
     async def arrived(self):
         """Waits until a pack stands at the runner's gate."""
         await asyncio.to_thread(self.runner.arrived.wait, 30)
@@ -190,7 +195,7 @@ async def test_fed_in_pieces_it_is_one_request():
         job = it.scheduler.admit(10)
         prefix, segments = it.encode("q", documents)
         for start in range(0, 10, 3):
-            await it.scheduler.room(job)
+            await it.scheduler.turn(job)
             it.scheduler.feed(job, prefix, segments[start : start + 3])
         assert (await job.outcome).margins.tolist() == expected("q", documents)
         it.scheduler.withdraw(job)
@@ -389,24 +394,11 @@ async def test_stop_ends_every_request_once_and_refuses_later_ones():
         it.scheduler.stop(lambda: UnavailableError("stopped"))
         it.runner.gate.set()
         assert all(isinstance(r, UnavailableError) for r in await asyncio.gather(*requests, return_exceptions=True))
-        await it.scheduler.idle()
+        await it.empty()
         with pytest.raises(UnavailableError):
             it.scheduler.admit(1)
         await asyncio.to_thread(it.thread.join, 30)
         assert len(it.runner.packs) == 1
-
-
-async def test_idle_waits_for_the_last_request():
-    async with bench() as it:
-        it.runner.gate.clear()
-        request = asyncio.ensure_future(it.score("q", ["x"]))
-        await it.arrived()
-        idle = asyncio.ensure_future(it.scheduler.idle())
-        await asyncio.sleep(0)
-        assert not idle.done()
-        it.runner.gate.set()
-        await idle
-        await request
 
 
 async def test_encoding_pauses_while_much_waits_and_goes_on_when_it_does_not():
@@ -416,11 +408,11 @@ async def test_encoding_pauses_while_much_waits_and_goes_on_when_it_does_not():
         prefix, segments = it.encode("q", ["x" * 4000] * 40)
         it.scheduler.feed(job, prefix, segments[:30])
         await it.arrived()
-        room = asyncio.ensure_future(it.scheduler.room(job))
+        turn = asyncio.ensure_future(it.scheduler.turn(job))
         await asyncio.sleep(0)
-        assert not room.done(), "116,000 tokens wait already"
+        assert not turn.done(), "116,000 tokens wait already"
         it.runner.gate.set()
-        await room
+        await turn
         it.scheduler.feed(job, prefix, segments[30:])
         assert len(set((await job.outcome).margins.tolist())) == 1
         it.scheduler.withdraw(job)
@@ -432,8 +424,8 @@ async def test_a_paused_encoder_is_woken_when_its_request_ends():
         job = it.scheduler.admit(40)
         prefix, segments = it.encode("q", ["x" * 4000] * 40)
         it.scheduler.feed(job, prefix, segments[:30])
-        room = asyncio.ensure_future(it.scheduler.room(job))
+        turn = asyncio.ensure_future(it.scheduler.turn(job))
         await asyncio.sleep(0)
-        assert not room.done(), "the encoder was meant to pause"
+        assert not turn.done(), "the encoder was meant to pause"
         it.scheduler.withdraw(job)
-        await room
+        await turn

@@ -293,7 +293,6 @@ async def test_a_caller_who_leaves_frees_the_queue(running, model):
         call.cancel()
         with pytest.raises(asyncio.CancelledError):
             await leaving
-        await daemon._state.scheduler.idle()
         await daemon._service.quiet()
         status = await stub.GetStatus(pb.GetStatusRequest())
         assert (status.queue.documents, dict(status.counters.errors)) == (0, {"CANCELLED": 1})

@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from orin_rerank.engines.host_memory import read_host_memory
 from orin_rerank.errors import SettingsError
 from orin_rerank.serving.settings import ServerSettings
 
@@ -74,3 +75,9 @@ def test_wrong_settings_are_named(item, value):
 
 def test_the_longest_socket_path_is_taken():
     assert len(bytes(ServerSettings(socket=Path("/" + "x" * 106)).socket)) == 107
+
+
+def test_messages_that_wait_have_a_share_of_the_memory():
+    total = read_host_memory().total_bytes
+    assert ServerSettings().effective_max_queued_bytes == min(max(total // 128, 64 << 20), 512 << 20)
+    assert ServerSettings(max_queued_bytes=5).effective_max_queued_bytes == 5

@@ -177,6 +177,9 @@ def status_table(response: rerank_pb2.GetStatusResponse, target: str) -> Table:
     table.add_row(
         "queue", f"{counted(queue.requests, 'request')}, {queue.documents} of {queue.max_documents} documents"
     )
+    if queue.max_picture_bytes:
+        held, most = queue.picture_bytes / 1e6, queue.max_picture_bytes / 1e6
+        table.add_row("waiting", f"{held:,.1f} of at most {most:,.1f} MB of decoded pictures")
     if response.HasField("pool"):
         pool = response.pool
         table.add_row(

@@ -108,7 +108,7 @@ class MemoryNeeds:
         scratch: Of all slots together.
         caches: Features of images and rows of prefixes that are remembered; the host's.
         overhead: What the GPU takes before anything of the model is there.
-        process: The daemon's process; the host's.
+        process: The daemon's process, and pictures that are decoded for it; the host's.
     """
 
     weights: int
@@ -153,6 +153,7 @@ class MemoryPlan:
             as much as fits, for what it needs is known only once it has compiled. It keeps to the limit or fails.
         feature_cache_bytes: For features of images seen lately.
         prefix_cache_bytes: For keys and values of prefixes seen lately.
+        picture_bytes: For decoded pictures that wait; none for a text-only model.
         needs: What it comes to.
     """
 
@@ -169,6 +170,7 @@ class MemoryPlan:
     workspace_bytes: int
     feature_cache_bytes: int
     prefix_cache_bytes: int
+    picture_bytes: int
     needs: MemoryNeeds
 
     @property

@@ -45,7 +45,13 @@ _SHORT_LIMITS: Final = (3072, 2048, 1536, 1024)
 """What is tried where nothing else helps."""
 _MIB: Final = 1 << 20
 _PROCESS: Final = 512 * _MIB
-"""The daemon itself: interpreter, libraries, tokenizer, and requests that wait."""
+"""The daemon itself: interpreter, libraries and tokenizer, 375 MB as measured with Qwen3's, and messages that wait."""
+_DECODING: Final = 240 * _MIB
+"""What the largest picture takes while it is decoded, measured; `prompt.images` decodes one such at a time."""
+_PICTURES: Final = (64 * _MIB, 512 * _MIB)
+_PICTURES_SHARE: Final = 128
+"""Decoded pictures that wait get a 128th of the memory, within those bounds. The lower one is 12 of the largest, three
+pieces of a request (`serving.lookahead`): seconds of work for a board."""
 _LEAST_CACHE: Final = 64 * _MIB
 _LEAST_WORKSPACE: Final = 256 * _MIB
 _LEAST_TOKENS: Final = 128
@@ -217,13 +223,14 @@ class _Planner:
         if kind is EngineKind.TENSORRT:
             scratch = max(_LEAST_WORKSPACE, (scratch + scratch // 8) // _MIB * _MIB)
         feature_cache, prefix_cache = self._caches(capacity, images, 2 if slots > 1 else 1)
+        pictures = 0 if images is None else self._picture_bytes()
         needs = MemoryNeeds(
             weights=weight_bytes(model.architecture, precision, kind, model.stored_bytes.get(precision)),
             buffers=slots * slot_bytes(capacity, images),
             scratch=slots * scratch,
             caches=feature_cache + prefix_cache,
             overhead=overhead_bytes(kind),
-            process=_PROCESS,
+            process=_PROCESS + (0 if images is None else pictures + _DECODING),
         )
         plan = MemoryPlan(
             model=model,
@@ -239,6 +246,7 @@ class _Planner:
             workspace_bytes=0,
             feature_cache_bytes=feature_cache,
             prefix_cache_bytes=prefix_cache,
+            picture_bytes=pictures,
             needs=needs,
         )
         if kind is not EngineKind.TENSORRT:
@@ -256,6 +264,13 @@ class _Planner:
         if prefixes is None:
             prefixes = max(_LEAST_CACHE, each * capacity.keep_rows * capacity.prefix_row_bytes)
         return features, prefixes
+
+    def _picture_bytes(self) -> int:
+        """Bytes for decoded pictures that wait: as they are set, else a share of the memory."""
+        if self.settings.picture_bytes is not None:
+            return self.settings.picture_bytes
+        least, most = _PICTURES
+        return min(max(self.budget.total_bytes // _PICTURES_SHARE, least), most)
 
     def _refusal(self, plans: Sequence[MemoryPlan]) -> MemoryShortError:
         """Why the least that was tried does not fit."""

@@ -48,6 +48,8 @@ class EngineSettings:
         dialect: Which of a bundle's graphs to run; None means what measures faster as a rule on this runtime.
         feature_cache_bytes: Memory for the features of images seen lately; None means what the memory plan gives it.
         prefix_cache_bytes: Memory for the keys and values of prefixes seen lately; None likewise.
+        picture_bytes: Memory for pictures that are decoded and wait for the engine, of all requests together; None
+            likewise. Where it is less than a piece of a request takes, one piece is decoded at a time.
         pool_timeout_s: How long a pack waits for a free buffer.
         max_tokens: Longest prefix + document, where that shall be less than the model takes.
         memory_bytes: Memory that serving may take in all, of the GPU where that has its own; None means what there
@@ -64,6 +66,7 @@ class EngineSettings:
     dialect: Dialect | None = None
     feature_cache_bytes: int | None = None
     prefix_cache_bytes: int | None = None
+    picture_bytes: int | None = None
     pool_timeout_s: float = 30.0
     max_tokens: int | None = None
     memory_bytes: int | None = None
@@ -78,7 +81,7 @@ class EngineSettings:
             value = getattr(self, name)
             if value is not None and not low <= value <= high:
                 raise SettingsError(f"must be from {low} to {high}, not {value}", item=name)
-        for name in ("feature_cache_bytes", "prefix_cache_bytes"):
+        for name in ("feature_cache_bytes", "prefix_cache_bytes", "picture_bytes"):
             if (getattr(self, name) or 0) < 0:
                 raise SettingsError("must not be negative", item=name)
         if self.pool_timeout_s <= 0:

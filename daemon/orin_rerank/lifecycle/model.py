@@ -49,6 +49,7 @@ class LoadedModel:
         precision_reason: Why it is computed in this precision and in no other.
         source: Digest of the full-precision bundle that its own was derived from; None if it is one itself.
         engine_reason: Why it is computed by this engine: what is the matter with those that come before it.
+        picture_bytes: Memory for pictures that are decoded and wait for the engine, of all requests together.
     """
 
     name: str
@@ -60,6 +61,7 @@ class LoadedModel:
     precision_reason: str
     source: str | None = None
     engine_reason: str = ""
+    picture_bytes: int = 0
     _threads: ThreadPoolExecutor = field(init=False, repr=False)
 
     def __post_init__(self) -> None:

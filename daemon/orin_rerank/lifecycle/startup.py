@@ -312,6 +312,7 @@ class _Startup:
                 agreed.reason,
                 manifest.source,
                 engine_reason="; ".join(filter(None, (self._why_this_engine, memory.limits))),
+                picture_bytes=memory.picture_bytes,
             )
             self._report("comparing golden pairs")
             pairs = read_golden_pairs(bundle)

@@ -68,6 +68,11 @@ class EncodedSegment:
     def __len__(self) -> int:
         return int(self.ids.shape[0])
 
+    @property
+    def picture_bytes(self) -> int:
+        """Memory that its decoded images take; one that stands in it twice counts twice."""
+        return sum(image.pixels.nbytes for image in self.images)
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class EncodedRequest:

@@ -160,16 +160,27 @@ class PromptEncoder:
         empty: type[EmptyQueryError | EmptyDocumentError],
         decoded: dict[bytes, EncodedImage],
     ) -> _Material:
-        """Joins texts that follow each other and decodes images, each distinct file once."""
+        """Joins texts that follow each other and decodes images, each distinct file once.
+
+        No more are decoded than could fit: small files can become large images, and a message holds thousands.
+        """
         texts: list[list[str]] = [[]]
         images: list[EncodedImage] = []
+        tokens = 0
         for i, part in enumerate(content):
             part_item = f"{item}.content[{i}]"
             if isinstance(part, TextPart):
                 require_unicode(part.text, part_item)
                 texts[-1].append(part.text)
             else:
-                images.append(self._image(part.data, part_item, decoded))
+                image = self._image(part.data, part_item, decoded)
+                tokens += image.tokens
+                if tokens > self._profile.max_tokens:
+                    raise TooLongError(
+                        f"its images take over {tokens} tokens; query and document have {self._profile.max_tokens}",
+                        item=item,
+                    )
+                images.append(image)
                 texts.append([])
         if not images and not any(text.strip() for text in texts[0]):
             raise empty("holds neither text nor image", item=item)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import io
+import threading
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
@@ -29,7 +31,7 @@ class ImageSettings:
 
     Attributes:
         max_bytes: Largest file.
-        max_pixels: Largest decoded area. 50 million pixels take 200 MB while they are decoded, and twice as much where
+        max_pixels: Largest decoded area. 50 million pixels take 240 MB while they are decoded, and twice as much where
             something is transparent.
         upright: Whether pictures are turned as their EXIF orientation says. A phone stores a portrait as a landscape
             that says "turn me", and who sent it saw it upright. The reference does not turn; off equals it.
@@ -61,15 +63,23 @@ _UPRIGHT: Final = {
 }
 
 
+_LARGE_PIXELS: Final = 16_000_000
+"""A picture of more is decoded alone: the cameras of most telephones stay below, and take 80 MB."""
+_LARGE: Final = threading.RLock()
+"""Of the process, as memory is. Whoever holds it decodes a large picture."""
+
+
 def encode_image(data: bytes, profile: ImageProfile, settings: ImageSettings) -> EncodedImage:
     """Decodes a file and brings it to the size at which the model sees it (Pillow's bicubic, as the reference does).
 
     Raises:
         ImageError: See `decode_image`; `ImageAspectRatioError` if one side is over 200 times the other.
     """
-    image = decode_image(data, settings)
-    height, width = smart_resize(image.height, image.width, profile)
-    pixels = np.array(image.resize((width, height), Image.Resampling.BICUBIC))
+    with contextlib.ExitStack() as alone:
+        image = _decode(data, settings, alone)
+        height, width = smart_resize(image.height, image.width, profile)
+        pixels = np.array(image.resize((width, height), Image.Resampling.BICUBIC))
+        del image
     digest = hashlib.sha256(repr(pixels.shape).encode())
     digest.update(pixels.tobytes())
     rows, columns = height // profile.patch_size, width // profile.patch_size
@@ -88,21 +98,28 @@ def decode_image(data: bytes, settings: ImageSettings) -> Image.Image:
     (The reference does so for RGBA only and otherwise shows what lies under the transparency, often black.)
     16-bit grey is scaled to 8 bits. (The reference clips it, which turns most pictures white.)
 
-    Nothing outside this call changes: no global limit is set, no warning is raised.
+    Nothing outside this call changes: no global limit is set, no warning is raised. Of large pictures one is decoded at
+    a time, whatever the number of threads.
 
     Raises:
         ImageTooLargeError: If bytes or pixels are over the settings; pixels are counted before they are decoded.
         ImageFormatError: If it is of none of these formats.
         ImageDecodeError: If it is damaged or cut short.
     """
+    with contextlib.ExitStack() as alone:
+        return _decode(data, settings, alone)
+
+
+def _decode(data: bytes, settings: ImageSettings, alone: contextlib.ExitStack) -> Image.Image:
+    """`decode_image`; where the picture is large, no other large one is decoded until `alone` is closed."""
     if len(data) > settings.max_bytes:
         raise ImageTooLargeError(f"{len(data)} bytes; at most {settings.max_bytes} are taken")
     try:
         file = read_image_file(data)
         if file.size is not None:
-            _check_size(file.size, settings)
+            _check_size(file.size, settings, alone)
         with _READERS[file.format](io.BytesIO(file.data)) as image:
-            _check_size(image.size, settings)
+            _check_size(image.size, settings, alone)
             image.load()
             rgb = _to_rgb(image)
     except ImageError:
@@ -115,12 +132,14 @@ def decode_image(data: bytes, settings: ImageSettings) -> Image.Image:
     return rgb if turn is None else rgb.transpose(turn)
 
 
-def _check_size(size: tuple[int, int], settings: ImageSettings) -> None:
+def _check_size(size: tuple[int, int], settings: ImageSettings, alone: contextlib.ExitStack) -> None:
     width, height = size
     if width < 1 or height < 1:
         raise ImageDecodeError(f"the image is {width} x {height} pixels")
     if width * height > settings.max_pixels:
         raise ImageTooLargeError(f"{width} x {height} pixels; at most {settings.max_pixels} are decoded")
+    if width * height > _LARGE_PIXELS:
+        alone.enter_context(_LARGE)
 
 
 def _to_rgb(image: Image.Image) -> Image.Image:

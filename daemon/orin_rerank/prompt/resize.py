@@ -10,9 +10,11 @@ from orin_rerank.errors import ImageAspectRatioError
 if TYPE_CHECKING:
     from orin_rerank.prompt.profile import ImageProfile
 
-__all__ = ["MAX_ASPECT_RATIO", "most_patches", "smart_resize"]
+__all__ = ["MAX_ASPECT_RATIO", "most_patches", "most_picture_bytes", "smart_resize"]
 
 MAX_ASPECT_RATIO: Final = 200
+
+_RGB: Final = 3
 
 
 def smart_resize(height: int, width: int, profile: ImageProfile) -> tuple[int, int]:
@@ -65,3 +67,8 @@ def most_patches(profile: ImageProfile) -> int:
     pixels = max(profile.max_pixels, factor**2, thin, enlarged)
     tokens = math.floor(pixels / factor**2)
     return tokens * profile.merge_size**2
+
+
+def most_picture_bytes(profile: ImageProfile) -> int:
+    """Most memory that one image takes at the size at which the model sees it, as bytes of RGB."""
+    return most_patches(profile) * profile.patch_size**2 * _RGB

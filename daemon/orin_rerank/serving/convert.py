@@ -1,8 +1,13 @@
-"""Between the wire and the prompt path: messages to `RerankInput`, margins to a response."""
+"""Between the wire and the prompt path: messages to `RerankInput`, margins to a response.
+
+A message is let go once it is converted: a request that waits holds its pictures' files as the prompt path takes them,
+and what `Asked` has.
+"""
 
 from __future__ import annotations
 
 import re
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
@@ -19,12 +24,15 @@ from orin_rerank.prompt.content import ImagePart, Limits, RerankInput, TextPart
 from orin_rerank.v1 import rerank_pb2 as pb
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     import numpy.typing as npt
 
+    from orin_rerank.prompt.content import Content
     from orin_rerank.prompt.encoded import Float32Array
     from orin_rerank.serving.job import Scored
 
-__all__ = ["sigmoid", "to_input", "to_response", "wire_item"]
+__all__ = ["Asked", "sigmoid", "to_input", "to_response", "wire_item"]
 
 _TRUNCATE: Final = {
     pb.TRUNCATION_UNSPECIFIED: True,
@@ -35,6 +43,33 @@ _TRUNCATE: Final = {
 _CONTENT_ITEM: Final = re.compile(
     r"(?P<owner>query|documents\[(?P<document>\d+)\])\.content\[(?P<part>\d+)\](?P<rest>.*)"
 )
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """What of a request its response goes by.
+
+    Attributes:
+        query_in_parts: Whether the query was given as parts, rather than as text and image.
+        documents_in_parts: The same of each document.
+        top_n: Only so many of the best are asked for; None is all.
+        documents: What is to come back with the results; None where that was not asked for.
+    """
+
+    query_in_parts: bool
+    documents_in_parts: tuple[bool, ...]
+    top_n: int | None
+    documents: Sequence[pb.Content] | None
+
+    @classmethod
+    def by(cls, request: pb.RerankRequest) -> Asked:
+        """Takes it from a request."""
+        return cls(
+            bool(request.query.parts),
+            tuple(bool(document.parts) for document in request.documents),
+            request.top_n if request.HasField("top_n") else None,
+            request.documents if request.return_documents else None,
+        )
 
 
 def to_input(request: pb.RerankRequest, *, max_documents: int) -> RerankInput:
@@ -106,7 +141,7 @@ def _part(message: pb.Part, item: str) -> TextPart | ImagePart:
     return ImagePart(message.image)
 
 
-def wire_item(item: str | None, request: pb.RerankRequest) -> str | None:
+def wire_item(item: str | None, asked: Asked, converted: RerankInput) -> str | None:
     """Names an offending part as the caller wrote it.
 
     The prompt path counts parts (`documents[3].content[0]`); the caller sent `documents[3].image`, or
@@ -115,12 +150,14 @@ def wire_item(item: str | None, request: pb.RerankRequest) -> str | None:
     match = _CONTENT_ITEM.fullmatch(item) if item else None
     if match is None:
         return item
-    message = request.query if match["document"] is None else request.documents[int(match["document"])]
-    if message.parts:
-        field = f"parts[{match['part']}]"
-    else:
-        field = "image" if message.image and int(match["part"]) == 0 else "text"
-    return f"{match['owner']}.{field}{match['rest']}"
+    part = int(match["part"])
+    content: Content = converted.query
+    in_parts = asked.query_in_parts
+    if match["document"] is not None:
+        index = int(match["document"])
+        content, in_parts = converted.documents[index], asked.documents_in_parts[index]
+    alone = "image" if isinstance(content[part], ImagePart) else "text"
+    return f"{match['owner']}.{f'parts[{part}]' if in_parts else alone}{match['rest']}"
 
 
 def sigmoid(margins: Float32Array) -> npt.NDArray[np.float64]:
@@ -131,11 +168,11 @@ def sigmoid(margins: Float32Array) -> npt.NDArray[np.float64]:
     return scores
 
 
-def to_response(request: pb.RerankRequest, scored: Scored, *, model: str, precision: str) -> pb.RerankResponse:
+def to_response(asked: Asked, scored: Scored, *, model: str, precision: str) -> pb.RerankResponse:
     """Builds the response: best first by margin, equal margins in the request's order."""
     order = np.argsort(-scored.margins, kind="stable")
-    if request.HasField("top_n"):
-        order = order[: request.top_n]
+    if asked.top_n is not None:
+        order = order[: asked.top_n]
     scores = sigmoid(scored.margins)
     results = [
         pb.RerankResult(
@@ -145,7 +182,7 @@ def to_response(request: pb.RerankRequest, scored: Scored, *, model: str, precis
             tokens=scored.tokens[index],
             truncated_tokens=scored.truncated_tokens[index],
             truncated=scored.truncated_tokens[index] > 0,
-            document=request.documents[index] if request.return_documents else None,
+            document=None if asked.documents is None else asked.documents[index],
         )
         for index in order.tolist()
     ]

@@ -168,7 +168,8 @@ class Daemon:
 
     def _limit(self, scheduler: Scheduler) -> None:
         scheduler.limit(
-            max_queued_documents=self._settings.max_queued_documents, max_queued_bytes=self._settings.max_queued_bytes
+            max_queued_documents=self._settings.max_queued_documents,
+            max_queued_bytes=self._settings.effective_max_queued_bytes,
         )
 
     def _all_problems(self) -> Sequence[str]:
@@ -242,7 +243,7 @@ class Daemon:
             scheduler = Scheduler(
                 model,
                 max_queued_documents=self._settings.max_queued_documents,
-                max_queued_bytes=self._settings.max_queued_bytes,
+                max_queued_bytes=self._settings.effective_max_queued_bytes,
                 counters=self._state.counters,
                 loop=self._loop,
                 on_crash=self._fail,

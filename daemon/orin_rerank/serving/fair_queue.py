@@ -11,6 +11,7 @@ so a request of k tokens that arrives at V would end at V + k, whoever comes or 
 
 from __future__ import annotations
 
+import math
 from bisect import bisect_left, insort
 from typing import TYPE_CHECKING, Final, cast
 
@@ -76,6 +77,11 @@ class FairQueue:
     def waiting_tokens(self) -> int:
         """Length of all documents that wait."""
         return sum(job.waiting_tokens for job in self._jobs)
+
+    @property
+    def first_waiting_tag(self) -> float:
+        """The finish tag of the request whose document is served next; infinite if none waits."""
+        return next((job.finish_tag for job in self._jobs if job.waiting), math.inf)
 
     def tag_for(self, tokens: int) -> float:
         """The finish tag that a request of so many tokens would get now."""

@@ -56,6 +56,8 @@ class Job:
         waiting_tokens: Their length, the prefix not counted.
         finish_tag: The virtual time at which it would end under equal sharing (see `fair_queue`).
         scored: How many documents have their margin.
+        decoding_bytes: Most memory of the pictures that are being decoded for it now.
+        document_picture_bytes: Memory of decoded pictures of documents that have no margin yet.
     """
 
     documents: int
@@ -67,6 +69,9 @@ class Job:
     waiting_tokens: int = 0
     finish_tag: float = 0.0
     scored: int = 0
+    decoding_bytes: int = 0
+    document_picture_bytes: int = 0
+    _picture_bytes: list[int] = field(default_factory=list)
     _tokens: list[int] = field(default_factory=list)
     _truncated_tokens: list[int] = field(default_factory=list)
     _margins: Float32Array = field(init=False)
@@ -82,16 +87,24 @@ class Job:
         """How many documents have been encoded so far."""
         return len(self._tokens)
 
+    @property
+    def prefix_picture_bytes(self) -> int:
+        """Memory of the query's decoded pictures."""
+        return 0 if self.prefix is None else self.prefix.picture_bytes
+
     def add(self, prefix: EncodedSegment, documents: tuple[EncodedSegment, ...]) -> None:
         """Takes the next encoded documents, in the request's order."""
         if self.prefix is None:
             self.prefix = prefix
             self._note_images(prefix)
+        self.decoding_bytes = 0
         if self.encoded + len(documents) > self.documents:
             raise InternalError("more documents were encoded than the request has")
         for document in documents:
             self.waiting.append((self.encoded, document))
             self.waiting_tokens += len(document)
+            self._picture_bytes.append(document.picture_bytes)
+            self.document_picture_bytes += document.picture_bytes
             self._tokens.append(document.content_tokens)
             self._truncated_tokens.append(document.truncated_tokens)
             self._note_images(document)
@@ -104,6 +117,7 @@ class Job:
 
     def drop_waiting(self) -> None:
         """Forgets the documents that no pack has taken."""
+        self.document_picture_bytes -= sum(self._picture_bytes[index] for index, _ in self.waiting)
         self.waiting.clear()
         self.waiting_tokens = 0
 
@@ -111,6 +125,7 @@ class Job:
         """Records the margin of one document."""
         self._margins[index] = margin
         self.scored += 1
+        self.document_picture_bytes -= self._picture_bytes[index]
 
     def note_pack(self, result: PackResult) -> None:
         """Notes for which of its images the vision encoder ran."""
@@ -122,8 +137,19 @@ class Job:
         """Whether every document has its margin."""
         return self.scored == self.documents
 
-    def result(self) -> Scored:
-        """Returns the outcome of a complete job."""
+    def resolve(self, error: Exception | None) -> None:
+        """Resolves the outcome, on the event loop, with an error or with what the job has come to."""
+        if self.outcome.done():
+            return
+        if error is None:
+            try:
+                self.outcome.set_result(self._result())
+            except InternalError as internal:
+                error = internal
+        if error is not None:
+            self.outcome.set_exception(error)
+
+    def _result(self) -> Scored:
         if not self.complete or self.prefix is None:
             raise InternalError("a request was finished before all of its documents were scored")
         return Scored(

@@ -89,5 +89,9 @@ class ServedModel(Protocol):
     def info(self) -> EngineInfo:
         """What its engine is."""
 
+    @property
+    def picture_bytes(self) -> int:
+        """Memory for pictures that are decoded and wait for it, of all requests together."""
+
     def close(self) -> None:
         """Frees what it holds; called once no pack runs."""

@@ -11,41 +11,37 @@ Every admitted request ends in exactly one outcome: its scores, an error, or `wi
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import threading
 import time
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from orin_rerank.errors import DeadlineError, DeviceLostError, InternalError, OrinRerankError
 from orin_rerank.serving.admission import Admission, open_documents
 from orin_rerank.serving.fair_queue import FairQueue, part_of, tags_of
 from orin_rerank.serving.job import Job
-from orin_rerank.serving.pulse import Pulse
+from orin_rerank.serving.lookahead import Lookahead
+from orin_rerank.serving.pulse import Pulse, Pulses
 from orin_rerank.serving.throughput import Throughput
 from orin_rerank.telemetry.log import fields
 
 if TYPE_CHECKING:
+    import asyncio
     from collections.abc import Callable, Iterable
 
     from orin_rerank.engines.runner import PackResult
     from orin_rerank.packing.pack import Pack
     from orin_rerank.prompt.encoded import EncodedSegment
-    from orin_rerank.serving.ports import PackRunner, ServedModel
+    from orin_rerank.serving.ports import ServedModel
     from orin_rerank.telemetry.counters import Counters
 
 __all__ = ["Scheduler"]
 
 _log = logging.getLogger(__name__)
 
-_AHEAD_TOKENS: Final = 2**16
-"""Encoded tokens that may wait for the engine before encoders pause; a text of that length is minutes of work for a
-board. One image token holds 3 KiB of pixels, so that this is 200 MB, and one piece (see `encoding`) more for each
-request: a request of which nothing waits is not held back, or a small one could not overtake."""
-
 
 class Scheduler:
-    """The queue and the engine threads' loop; what may come in, `admission` says.
+    """The queue and the engine threads' loop; what may come in, `admission` says, and what is encoded, `lookahead`.
 
     Args:
         model: What runs the packs.
@@ -82,6 +78,7 @@ class Scheduler:
             max_documents=model.info.max_documents,
             known=model.runner.knows,
         )
+        self._lookahead = Lookahead(self._queue, model.picture_bytes)
         self._throughput = Throughput()
         self._admission = Admission(
             max_queued_documents=max_queued_documents,
@@ -89,14 +86,9 @@ class Scheduler:
             throughput=self._throughput,
             clock=clock,
         )
-        self._last_pack_ended = 0.0
-        self._first_pack_s = first_pack_s
-        self._pulses: list[Pulse] = []
-        self._asked = 0
+        self._pulses = Pulses(model.info.slots, first_pack_s)
         self._jobs: set[Job] = set()
         self._stopped: Callable[[], OrinRerankError] | None = None
-        # Set on the loop whenever documents left the queue or a job ended; waiters look again.
-        self._moved = asyncio.Event()
 
     # On the event loop.
 
@@ -110,6 +102,11 @@ class Scheduler:
         """Documents that wait or run."""
         with self._wake:
             return open_documents(self._jobs)
+
+    @property
+    def picture_bytes(self) -> int:
+        """Memory of decoded pictures that wait or run, and what those that are being decoded may take."""
+        return self._lookahead.held_bytes
 
     def admit(self, documents: int, *, message_bytes: int = 0, deadline: float | None = None) -> Job:
         """Reserves places for a request.
@@ -145,21 +142,29 @@ class Scheduler:
                 return
             if job not in self._queue:
                 mean = sum(len(document) for document in documents) / max(len(documents), 1)
-                tokens = round((0 if self._runner.knows(prefix) else len(prefix)) + mean * job.documents)
+                tokens = round((0 if self._model.runner.knows(prefix) else len(prefix)) + mean * job.documents)
                 ahead = self._queue.tokens_ahead(self._queue.tag_for(tokens))
                 self._admission.check_feasible(job.deadline, ahead + tokens)
                 self._queue.add(job, tokens)
             job.add(prefix, documents)
+            self._lookahead.recount(job)
+            self._lookahead.give_turns()
             self._wake.notify_all()
 
-    async def room(self, job: Job) -> None:
-        """Waits until more of the job should be encoded: its documents are awaited, or few tokens wait in all."""
-        while not job.outcome.done():
-            with self._wake:
-                if not job.waiting or self._queue.waiting_tokens < _AHEAD_TOKENS:
-                    return
-                self._moved.clear()
-            await self._moved.wait()
+    async def turn(self, job: Job, *, tokens: int = 0, picture_bytes: int = 0) -> None:
+        """Waits until the next piece of the job should be encoded, or the job has ended.
+
+        Args:
+            job: Whose.
+            tokens: About what all of its documents will take.
+            picture_bytes: Most memory that the pictures of the piece will take.
+        """
+        if job.outcome.done():
+            return
+        turn = self._loop.create_future()
+        with self._wake:
+            self._lookahead.ask(job, tokens, picture_bytes, turn)
+        await turn
 
     def withdraw(self, job: Job) -> None:
         """Forgets a job: its handler is done with it, for whatever reason. What waits is dropped unscored."""
@@ -168,12 +173,6 @@ class Scheduler:
             job.outcome.cancel()
         elif not job.outcome.cancelled():
             job.outcome.exception()  # seen, even where the handler failed otherwise first
-
-    async def idle(self) -> None:
-        """Waits until no request is left."""
-        while self._jobs:
-            self._moved.clear()
-            await self._moved.wait()
 
     def stop(self, reason: Callable[[], OrinRerankError]) -> None:
         """Ends every job with an error of `reason`'s making, refuses later ones, lets `serve` return after its pack."""
@@ -192,11 +191,7 @@ class Scheduler:
             patience_s: How long a pack may take in any case, in seconds.
         """
         with self._wake:
-            now = self._clock()
-            living = len(self._pulses) == self._model.info.slots and all(
-                pulse.beats(self._asked, now, patience_s, self._usual_s) for pulse in self._pulses
-            )
-            self._asked += 1
+            living = self._pulses.beat(self._clock(), patience_s, self._throughput.seconds_for_tokens)
             self._wake.notify_all()
         return living
 
@@ -227,12 +222,11 @@ class Scheduler:
             raise crashes[0]
 
     def _work(self, crashes: list[BaseException]) -> None:
-        pulse = Pulse()
         with self._wake:
-            self._pulses.append(pulse)
+            pulse = self._pulses.of_another_thread()
         try:
-            while (pack := self._next_pack(pulse)) is not None:
-                self._run(pack, pulse)
+            while self._run_next(pulse):
+                pass
         except BaseException as error:  # noqa: BLE001  # raised again by `serve`, once all threads are done
             crashes.append(error)
             reason = _why_crashed(error)
@@ -242,13 +236,22 @@ class Scheduler:
             self._loop.call_soon_threadsafe(self.stop, reason)
             self._loop.call_soon_threadsafe(self._on_crash, error)
 
+    def _run_next(self, pulse: Pulse) -> bool:
+        """Runs a pack and lets go of it, whose pictures would else be held until there is another; False at the end."""
+        pack = self._next_pack(pulse)
+        if pack is not None:
+            self._run(pack, pulse)
+        return pack is not None
+
     def _next_pack(self, pulse: Pulse) -> Pack | None:
         with self._wake:
             while self._stopped is None:
-                pulse.came_round(self._asked)
+                self._pulses.came_round(pulse)
                 self._drop_expired()
                 pack = self._queue.next_pack()
                 if pack is not None:
+                    if self._lookahead.waiting:
+                        self._post([])
                     return pack
                 self._wake.wait()
             return None
@@ -267,7 +270,7 @@ class Scheduler:
         started = self._clock()
         pulse.runs(pack.tokens, started)
         try:
-            result = self._runner.run(pack)
+            result = self._model.runner.run(pack)
         except DeviceLostError:
             raise  # nothing right is computed in this process any more: neither this pack, part by part, nor another
         except Exception as error:  # noqa: BLE001  # whatever an engine raises ends in its requests
@@ -283,11 +286,8 @@ class Scheduler:
 
     def _scored(self, pack: Pack, result: PackResult, started: float) -> None:
         with self._wake:
-            # Packs overlap where there are several slots: each counts for the time since the one before it ended.
-            now = self._clock()
-            seconds = now - max(started, self._last_pack_ended)
-            self._last_pack_ended = now
-            self._throughput.observe(tokens=result.tokens, documents=pack.documents, seconds=seconds)
+            ended = self._clock()
+            self._throughput.observe(tokens=result.tokens, documents=pack.documents, started=started, ended=ended)
             self._queue.worked(result.tokens)
             jobs: dict[Job, None] = {}
             for (job, index), margin in zip(tags_of(pack), result.margins.tolist(), strict=True):
@@ -298,7 +298,7 @@ class Scheduler:
             complete = [job for job in jobs if job.complete]
             for job in complete:
                 self._queue.remove(job)
-        self._post([(job, None) for job in complete])
+        self._post([(job, None) for job in complete], scored=jobs)
 
     def _failed(self, pack: Pack, error: Exception, pulse: Pulse) -> None:
         """Finds the request that a pack failed for: each runs alone, and only those that fail again are failed."""
@@ -319,44 +319,29 @@ class Scheduler:
                 job.drop_waiting()
         self._post([(job, error) for job in jobs])
 
-    def _post(self, outcomes: list[tuple[Job, Exception | None]]) -> None:
-        """Resolves outcomes on the loop; called with none, it still tells waiters that the queue has moved."""
-        self._loop.call_soon_threadsafe(self._settle, outcomes)
+    def _post(self, outcomes: list[tuple[Job, Exception | None]], scored: Iterable[Job] = ()) -> None:
+        """Resolves outcomes on the loop, where also those are looked at again who wait for their turn."""
+        self._loop.call_soon_threadsafe(self._settle, outcomes, scored)
 
     # Shared.
 
-    def _usual_s(self, tokens: int) -> float:
-        """How long a pack takes as a rule."""
-        seconds = self._throughput.seconds_for_tokens(tokens)
-        return self._first_pack_s if seconds is None else seconds
-
-    @property
-    def _runner(self) -> PackRunner:
-        return self._model.runner
-
-    def _settle(self, outcomes: Iterable[tuple[Job, Exception | None]]) -> None:
+    def _settle(self, outcomes: Iterable[tuple[Job, Exception | None]], scored: Iterable[Job] = ()) -> None:
         for job, error in list(outcomes):
-            if not job.outcome.done():
-                _resolve(job, error)
+            job.resolve(error)
             self._forget(job)
-        self._moved.set()
+        with self._wake:
+            for job in scored:
+                if job in self._jobs:
+                    self._lookahead.recount(job)
+            self._lookahead.give_turns()
 
     def _forget(self, job: Job) -> None:
         with self._wake:
             self._queue.remove(job)
             job.drop_waiting()
             self._jobs.discard(job)
-        self._moved.set()
-
-
-def _resolve(job: Job, error: Exception | None) -> None:
-    if error is None:
-        try:
-            job.outcome.set_result(job.result())
-        except InternalError as internal:
-            error = internal
-    if error is not None:
-        job.outcome.set_exception(error)
+            self._lookahead.forget(job)
+            self._lookahead.give_turns()
 
 
 def _why_crashed(error: BaseException) -> Callable[[], OrinRerankError]:

@@ -141,26 +141,30 @@ class RerankService:
         if request.model not in ("", model.name):
             raise UnknownModelError(f"no such model here; {model.name!r} is served", item="model")
         checked = convert.to_input(request, max_documents=self._state.settings.max_documents)
+        asked = convert.Asked.by(request)
+        del request  # it holds the pictures' files once more
         job = scheduler.admit(len(checked.documents), message_bytes=len(message), deadline=deadline)
         try:
             scored = await self._score(model, scheduler, job, checked)
         except OrinRerankError as error:
-            error.item = convert.wire_item(error.item, request)
+            error.item = convert.wire_item(error.item, asked, checked)
             raise
         finally:
             scheduler.withdraw(job)
-        response = convert.to_response(request, scored, model=model.name, precision=model.info.precision)
+        response = convert.to_response(asked, scored, model=model.name, precision=model.info.precision)
         return response.SerializeToString()
 
     async def _score(self, model: ServedModel, scheduler: Scheduler, job: Job, request: RerankInput) -> Scored:
         loop = asyncio.get_running_loop()
         pieces = PiecewiseEncoder(model.encoder, model.profile, request)
         while not pieces.done:
-            await scheduler.room(job)
+            await scheduler.turn(job, tokens=pieces.rough_tokens, picture_bytes=pieces.picture_bytes)
             if job.outcome.done():
                 break
             encoded = await loop.run_in_executor(self._encoders, pieces.next_piece)
-            scheduler.feed(job, encoded.prefix, encoded.documents)
+            if encoded is not None:
+                scheduler.feed(job, encoded.prefix, encoded.documents)
+            del encoded  # or its pictures would be held, uncounted, until there is another
         return await job.outcome
 
     def _answer(self, error: Exception) -> OrinRerankError:

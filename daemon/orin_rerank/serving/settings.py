@@ -7,7 +7,9 @@ import os
 import re
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Final
 
+from orin_rerank.engines.host_memory import read_host_memory
 from orin_rerank.errors import SettingsError
 
 __all__ = ["DEFAULT_SOCKET", "SOCKET_PATH_BYTES", "ServerSettings"]
@@ -16,6 +18,9 @@ DEFAULT_SOCKET = Path("/run/orin-rerank/orin-rerank.sock")
 
 SOCKET_PATH_BYTES = 107
 """sockaddr_un.sun_path holds 108 bytes, one of them the closing NUL."""
+
+_QUEUED_BYTES: Final = (64 << 20, 512 << 20)
+_QUEUED_SHARE: Final = 128
 
 _HOST_NAME = re.compile(r"(?!-)[A-Za-z0-9-]{1,63}(?<!-)(\.(?!-)[A-Za-z0-9-]{1,63}(?<!-))*\.?")
 
@@ -32,7 +37,8 @@ class ServerSettings:
         max_documents: Most documents in one request.
         max_queued_documents: Documents that may wait or run before requests are answered with `OverloadedError`.
             A request that is larger than this alone is taken when nothing else is there.
-        max_queued_bytes: The same for the size of the requests' messages.
+        max_queued_bytes: The same for the size of the requests' messages, which take 2.4 times as much memory as they
+            are long; None means a 128th of the machine's memory, from 64 to 512 MiB.
         max_message_bytes: Largest message that is received; the library refuses larger ones with RESOURCE_EXHAUSTED.
         drain_s: How long running requests may take to finish after SIGTERM.
         encoder_threads: Threads that tokenise and decode images.
@@ -47,7 +53,7 @@ class ServerSettings:
     tcp: str | None = None
     max_documents: int = 1_000
     max_queued_documents: int = 4_000
-    max_queued_bytes: int = 512 * 2**20
+    max_queued_bytes: int | None = None
     max_message_bytes: int = 64 * 2**20
     drain_s: float = 20.0
     encoder_threads: int = 2
@@ -64,14 +70,24 @@ class ServerSettings:
             ("max_message_bytes", 2**31 - 1, "2 GiB, which gRPC cannot pass"),
             ("encoder_threads", 64, "64"),
         ):
-            _require(getattr(self, name) >= 1, name, "must be at least 1")
-            _require(getattr(self, name) <= most, name, f"must be at most {called}")
+            value = getattr(self, name)
+            if value is not None:
+                _require(value >= 1, name, "must be at least 1")
+                _require(value <= most, name, f"must be at most {called}")
         _require(0 <= self.drain_s <= 3600, "drain_s", "must be from 0 to 3600 seconds")
         _require(
             0.01 <= self.keepalive_min_interval_s <= 7200,
             "keepalive_min_interval_s",
             "must be from 0.01 to 7200 seconds",
         )
+
+    @property
+    def effective_max_queued_bytes(self) -> int:
+        """How large the messages of all requests together may be."""
+        if self.max_queued_bytes is not None:
+            return self.max_queued_bytes
+        least, most = _QUEUED_BYTES
+        return min(max(read_host_memory().total_bytes // _QUEUED_SHARE, least), most)
 
     def _check_socket(self) -> None:
         path = os.fsencode(self.socket)

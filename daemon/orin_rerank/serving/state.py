@@ -154,7 +154,9 @@ class DaemonState:
         if self.scheduler is not None:
             response.queue.requests = self.scheduler.requests
             response.queue.documents = self.scheduler.documents
+            response.queue.picture_bytes = self.scheduler.picture_bytes
         if self.model is not None:
+            response.queue.max_picture_bytes = self.model.picture_bytes
             response.model.CopyFrom(_model_status(self.model))
             response.pool.CopyFrom(pb.PoolStatus(**dataclasses.asdict(self.model.runner.pool)))
         return response

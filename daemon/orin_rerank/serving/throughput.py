@@ -15,15 +15,19 @@ _MEMORY: Final = 0.9
 class Throughput:
     """Exponentially weighted rates; time in which the engine had nothing to do does not count.
 
-    Sums rather than a mean of ratios, so that a pack weighs as much as the time that it took.
+    Packs overlap where the engine has several slots: each counts for the time since the one before it ended. Sums
+    rather than a mean of ratios, so that a pack weighs as much as the time that it took.
     """
 
     _tokens: float = 0.0
     _documents: float = 0.0
     _seconds: float = 0.0
+    _last_ended: float = 0.0
 
-    def observe(self, *, tokens: int, documents: int, seconds: float) -> None:
-        """Notes one pack."""
+    def observe(self, *, tokens: int, documents: int, started: float, ended: float) -> None:
+        """Notes one pack, in the order in which packs end; the times are in seconds, from any beginning."""
+        seconds = ended - max(started, self._last_ended)
+        self._last_ended = ended
         self._tokens = self._tokens * _MEMORY + tokens
         self._documents = self._documents * _MEMORY + documents
         self._seconds = self._seconds * _MEMORY + seconds
