@@ -90,7 +90,8 @@ class Journal:
     def __init__(self, folder: Path, now: Callable[[], Moment] = Moment.now) -> None:
         self._file = folder / JOURNAL_FILE
         self._now = now
-        self._entries = _read(self._file)
+        self._stamp = self._stamp_on_disk()
+        self._entries, self._again = _read(self._file)
 
     def entry(self, step: Noted, key: Mapping[str, str]) -> Entry | None:
         """What is known of a step for this very key, None if it was never taken for it."""
@@ -207,14 +208,13 @@ class Journal:
             return float("inf") if entry.attempts >= MOST_FAILURES else 0.0
         return seconds_to_wait(entry.failures, entry.moment, self._now()) if entry.outcome is Outcome.FAILED else 0.0
 
-    @property
-    def stamp(self) -> tuple[int, int]:
-        """Differs after anybody has written the journal."""
-        try:
-            status = self._file.stat()
-        except OSError:
-            return 0, 0
-        return status.st_ino, status.st_mtime_ns
+    def was_forgotten(self) -> bool:
+        """Whether somebody has had everything forgotten since this was read."""
+        stamp = self._stamp_on_disk()
+        if stamp == self._stamp:
+            return False
+        self._stamp = stamp
+        return _read(self._file)[1] != self._again
 
     def forget(self) -> None:
         """Forgets everything, so that all that failed or was refused is tried again at once.
@@ -223,17 +223,27 @@ class Journal:
             StoreError: If it cannot be written.
         """
         self._entries = {}
+        self._again += 1
         self._write()
 
     def _note(self, step: Noted, entry: Entry) -> None:
         self._entries[step] = entry
         self._write()
 
+    def _stamp_on_disk(self) -> tuple[int, int]:
+        """Differs after anybody has written the journal."""
+        try:
+            status = self._file.stat()
+        except OSError:
+            return 0, 0
+        return status.st_ino, status.st_mtime_ns
+
     def _write(self) -> None:
         steps = {step.value: _to_value(entry) for step, entry in self._entries.items()}
         try:
             self._file.parent.mkdir(parents=True, exist_ok=True)
-            replace_file(self._file, json.dumps({"format": FORMAT, "steps": steps}, indent=1).encode())
+            text = json.dumps({"format": FORMAT, "again": self._again, "steps": steps}, indent=1)
+            replace_file(self._file, text.encode())
         except OSError as error:
             with contextlib.suppress(OSError):  # half a file must not take the last bytes of a disk that is full
                 part_of(self._file).unlink(missing_ok=True)
@@ -252,20 +262,21 @@ def _to_value(entry: Entry) -> dict[str, Any]:
     return {**dataclasses.asdict(entry), "key": dict(entry.key), "outcome": entry.outcome.value}
 
 
-def _read(file: Path) -> dict[Noted, Entry]:
-    """What is on disk; a journal that cannot be understood is as good as none, for it only saves work."""
+def _read(file: Path) -> tuple[dict[Noted, Entry], int]:
+    """Entries on disk, and how often all were forgotten; one that cannot be understood is as good as none."""
     try:
         value = json.loads(file.read_bytes())
         if value["format"] == FORMAT:
             known: dict[str, Noted] = {noted.value: noted for noted in (*Step, *Rung)}
-            return {known[name]: _entry(entry) for name, entry in value["steps"].items() if name in known}
+            steps = {known[name]: _entry(entry) for name, entry in value["steps"].items() if name in known}
+            return steps, int(value.get("again", 0))
         reason = f"its format is {value['format']}, not {FORMAT}"
     except FileNotFoundError:
-        return {}
+        return {}, 0
     except (OSError, ValueError, TypeError, LookupError, AttributeError, ArithmeticError, RecursionError) as error:
         reason = f"{type(error).__name__}: {error}"
     _log.warning("the journal of first boot is not understood", extra=fields(file=str(file), reason=reason))
-    return {}
+    return {}, 0
 
 
 def _entry(value: dict[str, Any]) -> Entry:

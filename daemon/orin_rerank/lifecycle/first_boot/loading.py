@@ -164,7 +164,7 @@ class Loading:
 
 
 def wait(place: Place, listener: Listener, seconds: float, reason: str) -> None:
-    """Waits before everything is tried again, or until somebody else has written into the journal.
+    """Waits before everything is tried again, or until somebody calls `orin-rerank prepare --again`.
 
     Args:
         place: The machine.
@@ -175,8 +175,8 @@ def wait(place: Place, listener: Listener, seconds: float, reason: str) -> None:
     Raises:
         UnavailableError: If the listener wants it to end.
     """
-    before = Journal(place.state).stamp
-    while seconds > 0 and Journal(place.state).stamp == before:
+    journal = Journal(place.state, place.now)
+    while seconds > 0 and not journal.was_forgotten():
         listener(Progress(Step.WAIT, "nothing can be served; what failed is tried again", None, seconds, reason))
         place.sleep(min(_TICK_S, seconds))
         seconds -= _TICK_S

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import errno
 import functools
 import logging
 import math
@@ -329,4 +330,8 @@ def _later(text: str, wait_s: float) -> str:
 
 def _said(error: OrinRerankError | OSError) -> str:
     """An error with what to do about it."""
-    return f"{error}; {error.advice}" if isinstance(error, BuildError) else str(error)
+    if isinstance(error, BuildError):
+        return f"{error}; {error.advice}"
+    cause = error if isinstance(error, OSError) else error.__cause__
+    is_full = isinstance(cause, OSError) and cause.errno in (errno.ENOSPC, errno.EDQUOT)
+    return f"{error}; free some space there" if is_full else str(error)
