@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import time
 from typing import TYPE_CHECKING
@@ -60,8 +61,8 @@ def restore_board(
         except BoardError as error:
             outcome = dataclasses.replace(outcome, problem=f"the power mode is not given back: {error}")
         else:
-            found.mode_file.unlink(missing_ok=True)
-            (state / REBOOTED_FOR).unlink(missing_ok=True)
+            _forget(found.mode_file)
+            _forget(state / REBOOTED_FOR)
         if found.clocks_file.exists():
             outcome = _restore_clocks(paths, found, Patience(CLOCKS_S, sleep, clock), outcome)
         now = read_current_mode(paths, modes)
@@ -95,5 +96,11 @@ def _restore_clocks(
     except BoardError as error:
         problem = "; ".join(one for one in (outcome.problem, f"the clocks are not given back: {error}") if one)
         return dataclasses.replace(outcome, clocks_locked=True, problem=problem)
-    found.clocks_file.unlink(missing_ok=True)
+    _forget(found.clocks_file)
     return dataclasses.replace(outcome, clocks_locked=False, changed=(*outcome.changed, "clocks as they were"))
+
+
+def _forget(note: Path) -> None:
+    """Removes a note; one that a disk does not let go has the same given back once more."""
+    with contextlib.suppress(OSError):
+        note.unlink(missing_ok=True)
