@@ -102,7 +102,8 @@ def apply(
 def restore() -> int:
     """Give back the power mode and clocks that were found before they were changed; as root, when the package goes.
 
-    What cannot be given back is told, and kept for another try. The daemon, where it runs, would ask for its own again.
+    What cannot be given back is told, and kept for another try. It stays so until the next boot, or the next
+    `orin-rerank board apply`.
     """
     from orin_rerank.board.paths import BoardPaths
     from orin_rerank.board.restoring import restore_board
