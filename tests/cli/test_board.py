@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 import time
@@ -11,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from fakes.board import NANO_8_SUPER, NX_16, make_board, make_pc
+from fakes.board import BOARDS, NANO_8_SUPER, NX_16, BoardSpec, make_board, make_pc
 from orin_rerank.board.clocks import read_clocks
 from orin_rerank.board.request import OUTCOME, REQUEST
 from orin_rerank.board.tuning import read_outcome
@@ -56,6 +57,25 @@ def test_a_board_as_json(tmp_path: Path) -> None:
     assert [mode["name"] for mode in shown["modes"]] == ["MAXN", "10W", "15W", "25W"]
     assert shown["watts"] == pytest.approx(5.024 * 1.528)
     assert shown["tuning"] is None
+
+
+@pytest.mark.parametrize("spec", BOARDS, ids=lambda spec: spec.key)
+def test_json_has_what_help_says_on_every_board(tmp_path: Path, spec: BoardSpec) -> None:
+    make_board(tmp_path, spec)
+    shown = json.loads(run(tmp_path, "show", "--json").stdout)
+    words = " ".join(run(tmp_path, "show", "--help", COLUMNS="500").stdout.split())
+    named = re.search(r"--json writes \{(.*?)\}", words)
+    assert named is not None
+    assert list(shown) == re.findall(r'"(\w+)"', named[1])
+    assert (shown["board"]["part"], shown["board"]["doubt"]) == (spec.part, None)
+
+
+@pytest.mark.parametrize("spec", BOARDS, ids=lambda spec: spec.key)
+def test_a_terminal_of_80_columns_is_enough(tmp_path: Path, spec: BoardSpec) -> None:
+    make_board(tmp_path, spec)
+    lines = run(tmp_path, "show", COLUMNS="80").stdout.splitlines()
+    assert all(len(line) <= 80 and "\x1b" not in line and "…" not in line for line in lines)
+    assert all(line[10:12] == "  " for line in lines), "the second column begins everywhere at the same place"
 
 
 def test_a_pc_is_shown(tmp_path: Path) -> None:
