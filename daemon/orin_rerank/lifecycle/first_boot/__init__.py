@@ -5,6 +5,7 @@
     board -> memory -> power mode -> clocks -> GPU -> calibrate -> build INT8 (with its gate) -> build full precision
           -> load (warm up, tune, self-test) -> serve
 
-`machine` goes through the steps, `steps` says what each needs and does, `journal` keeps what was begun and what came of
-it, `backoff` decides when what failed is tried again.
+`machine` goes through the steps: `looking` are those that change nothing, `making` those that take minutes to hours,
+`loading` is the last. `journal` keeps what was begun and what came of it, `backoff` decides when what failed is tried
+again, `progress` and `told` say how it gets on.
 """

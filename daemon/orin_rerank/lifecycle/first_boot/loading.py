@@ -9,6 +9,7 @@ serves: full precision, or the processor. It is tried again at the first start a
 
 from __future__ import annotations
 
+import functools
 import logging
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final
@@ -106,7 +107,7 @@ class Loading:
             if entry is not None and entry.outcome is Outcome.BEGUN:
                 text = _PROCESS_ENDED if entry.moment.boot_id == now.boot_id else _POWER_WENT
                 _log.error("cut off", extra=fields(rung=rung.value, reason=text, times=entry.failures + 1))
-                noted(lambda rung=rung, text=text: self._journal.cut_off(rung, text))  # type: ignore[misc]
+                noted(functools.partial(self._journal.cut_off, rung, text))
 
     @contextmanager
     def _attempt(self, rung: Rung) -> Iterator[None]:
@@ -120,21 +121,19 @@ class Loading:
         try:
             yield
         except BaseException as error:
-            if isinstance(error, OrinRerankError) and not isinstance(error, (DeviceLostError, InternalError)):
-                if self._listener.stopping:
-                    self._ended(rung, Outcome.STOPPED, "stopped")
-                else:
-                    noted(lambda: self._journal.drop(rung))
-            elif isinstance(error, Exception):  # nobody catches it
-                self._ended(rung, Outcome.FAILED, f"{type(error).__name__}: {error}")
-            else:
-                self._ended(rung, Outcome.STOPPED, "stopped")
+            self._note_end(rung, error)
             raise
         noted(lambda: self._journal.drop(rung))
 
-    def _ended(self, rung: Rung, outcome: Outcome, text: str) -> None:
+    def _note_end(self, rung: Rung, error: BaseException) -> None:
+        """Notes how a rung ended that was not loaded."""
+        is_handled = isinstance(error, OrinRerankError) and not isinstance(error, (DeviceLostError, InternalError))
         journal = self._journal
-        if journal.entry(rung, self._key) is not None:  # else it could not be noted that it was begun
+        if is_handled and not self._listener.stopping:
+            noted(lambda: journal.drop(rung))  # the ladder goes on in this very process
+        elif journal.entry(rung, self._key) is not None:  # else it could not be noted that it was begun
+            is_asked = is_handled or not isinstance(error, Exception)
+            outcome, text = (Outcome.STOPPED, "stopped") if is_asked else (Outcome.FAILED, _named(error))
             noted(lambda: journal.end(rung, outcome, text))
 
     def _wait_for(self, rung: Rung) -> None:
@@ -161,6 +160,10 @@ class Loading:
         if entry.failures < LEFT_OUT_AFTER and entry.moment.boot_id != now.boot_id:
             return 0.0  # the power went, which is nobody's fault, or a person has started the machine again
         return seconds_to_wait(min(entry.failures, len(WAITS_S)), entry.moment, now)
+
+
+def _named(error: BaseException) -> str:
+    return f"{type(error).__name__}: {error}"
 
 
 def wait(place: Place, listener: Listener, seconds: float, reason: str) -> None:
