@@ -13,6 +13,8 @@ from google.rpc import error_details_pb2
 from grpc_status import rpc_status
 
 from orin_rerank.lifecycle.first_boot.progress import Progress, Step
+from orin_rerank.serving.daemon import Daemon
+from orin_rerank.serving.settings import ServerSettings
 from orin_rerank.v1 import rerank_pb2 as pb
 from serving.conftest import request
 
@@ -155,3 +157,37 @@ async def test_a_failure_is_told_to_those_who_watch(running):
         go_on.set()
         update = await until(call, "an internal error")
         assert update.state == pb.STATE_FAILED
+
+
+async def test_watchers_who_leave_leave_nothing_behind(running):
+    async with running() as (_, stub):
+        before = len(asyncio.all_tasks())
+        calls = [stub.WatchStatus(pb.WatchStatusRequest()) for _ in range(20)]
+        for call in calls:
+            await read(call)
+        await asyncio.sleep(0.5)  # they wait for something newer
+        for call in calls:
+            call.cancel()
+        for _ in range(200):
+            if len(asyncio.all_tasks()) > before:
+                await asyncio.sleep(0.05)
+        assert len(asyncio.all_tasks()) <= before
+
+
+async def test_a_load_that_is_in_one_long_call_is_left_after_some_seconds(model, socket_path):
+    """It may take minutes: a bundle is verified, a graph compiled; `systemctl stop` is to take five seconds."""
+    over = threading.Event()
+
+    def load(report):
+        report(Progress(Step.LOAD, "verifying the bundle"))
+        over.wait(60)
+        return model
+
+    daemon = Daemon(ServerSettings(socket=socket_path, drain_s=20.0), load)
+    await daemon.start()
+    started = time.monotonic()
+    try:
+        assert not await daemon.stop(), "the thread is in there still"
+        assert time.monotonic() - started < 5
+    finally:
+        over.set()

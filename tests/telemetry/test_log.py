@@ -1,5 +1,7 @@
 """The journal's two forms, and that contents do not slip into it."""
 
+import asyncio
+import gc
 import io
 import json
 import logging
@@ -134,3 +136,22 @@ def test_a_stream_that_is_not_the_journals_gets_lines(monkeypatch):
     monkeypatch.setenv("JOURNAL_STREAM", "1:1")
     log.configure()
     assert not isinstance(logging.getLogger().handlers[0], log.JournalHandler)
+
+
+@pytest.mark.parametrize("as_json", [True, False])
+def test_asyncio_s_records_do_not_quote_exceptions(as_json):
+    stream = _journal(as_json=as_json)
+
+    async def whole():
+        async def fails():
+            raise KeyError("somebody's document")
+
+        task = asyncio.ensure_future(fails())
+        await asyncio.wait([task])
+        del task
+        gc.collect()
+
+    asyncio.run(whole())
+    assert "Task exception was never retrieved" in stream.getvalue()
+    assert "KeyError" in stream.getvalue()
+    assert "somebody" not in stream.getvalue()

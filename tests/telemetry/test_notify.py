@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import socket
+import threading
 from typing import TYPE_CHECKING
 
 import pytest
@@ -74,6 +75,30 @@ def test_a_listener_that_does_not_read_blocks_nobody(listener: socket.socket) ->
         while listener.recv(100) == b"WATCHDOG=1":
             heard += 1
     assert 0 < heard < 10_000, "the queue was never full"
+
+
+def test_what_is_said_once_waits_for_a_full_queue(listener: socket.socket) -> None:
+    notifier = Notifier({"NOTIFY_SOCKET": listener.getsockname()})
+    for _ in range(10_000):
+        notifier.alive()
+    saying = threading.Thread(target=notifier.ready, args=("serving",))
+    saying.start()
+    heard: list[bytes] = []
+    listener.settimeout(10)
+    while not heard or heard[-1] != b"READY=1\nSTATUS=serving":
+        heard.append(listener.recv(100))
+    saying.join(10)
+    assert not saying.is_alive()
+
+
+@pytest.mark.parametrize("text", ["x" * 9_000, "ü" * 9_000, "x" + "字" * 9_000])
+def test_a_long_status_is_cut_so_that_systemd_takes_it(listener: socket.socket, text: str) -> None:
+    """systemd drops what is over 4,096 bytes, and READY with it."""
+    Notifier({"NOTIFY_SOCKET": listener.getsockname()}).ready(text)
+    message = listener.recv(65536).decode()
+    assert len(message.encode()) < 2048
+    assert message.startswith(f"READY=1\nSTATUS={text[:300]}")
+    assert message.endswith("...")
 
 
 def test_children_do_not_inherit_it(monkeypatch: pytest.MonkeyPatch, listener: socket.socket) -> None:

@@ -120,7 +120,7 @@ def follow(client: DaemonClient, *, json_output: bool) -> int:
     from orin_rerank.cli.output import console, snippet
 
     code: int = ExitCode.UNREACHABLE
-    out, problems = console(), list[str]()
+    out, problems, reason = console(), list[str](), ""
     for update in client.watch():
         state = state_name(update)
         code = _EXIT_CODES.get(state, ExitCode.INTERNAL)
@@ -132,6 +132,9 @@ def follow(client: DaemonClient, *, json_output: bool) -> int:
         else:
             what = f"{_step(activity)}: {activity.detail}" if activity.step else activity.detail
             out.print(f"{state}: {snippet(what, 300)}", style=_STYLES.get(state, "red"), markup=False, soft_wrap=True)
+            if activity.reason and activity.reason != reason:
+                out.print(f"  because {snippet(activity.reason, 300)}", style="dim", markup=False, soft_wrap=True)
+            reason = activity.reason
             for problem in update.problems if list(update.problems) != problems else ():
                 out.print(f"  {snippet(problem, 300)}", style="yellow", markup=False, soft_wrap=True)
             problems = list(update.problems)

@@ -57,6 +57,10 @@ _ARRIVED_S: Final = 0.1
 _FLUSH_S: Final = 0.5
 """How long the last responses may take to leave; only clients that watch the health make it last that long."""
 
+_PREPARING_S: Final = 3.5
+"""How long a preparation, or a model that loads, may take to come round: some calls take minutes, and what is finished
+is kept however the process ends."""
+
 
 class Daemon:
     """One daemon from `start` to `stop`; belongs to one event loop.
@@ -176,8 +180,10 @@ class Daemon:
         return [*self._problems(), *([self._reload_problem] if self._reload_problem is not None else [])]
 
     async def _drain(self) -> bool:
+        serves = self._state.scheduler is not None
         if self._state.state != pb.STATE_FAILED:
-            self._state.enter(pb.STATE_DRAINING, "finishing the requests that run")
+            detail = "finishing the requests that run" if serves else "ending what was being prepared"
+            self._state.enter(pb.STATE_DRAINING, detail)
         # First of all it gets no more time, then what is being prepared is ended.
         self._heartbeat.stopping(2 * self._engine_patience_s + _ARRIVED_S + 2 * _FLUSH_S)
         self._stopping.set()
@@ -259,7 +265,8 @@ class Daemon:
                 self._is_open = False
         except BaseException as error:  # noqa: BLE001  # whatever ends this thread ends the daemon, and says why
             if self._stopping.is_set() and not isinstance(error, DeviceLostError):
-                _log.warning("the engine thread failed while stopping", exc_info=error)
+                if not isinstance(error, UnavailableError):  # which is how what is being prepared is ended
+                    _log.warning("the engine thread failed while stopping", exc_info=error)
                 return
             with contextlib.suppress(RuntimeError):  # the loop is closed: the daemon did not wait for this thread
                 self._loop.call_soon_threadsafe(self._fail, error)
@@ -315,12 +322,12 @@ class Daemon:
                 outcome.exception()  # seen, even if nobody waits for this one
 
     async def _join_engine(self) -> None:
-        """Waits for the engine thread, though no longer than a drain: native code cannot be interrupted."""
+        """Waits for the engine thread, though not for ever: native code cannot be interrupted."""
         await asyncio.to_thread(self._engine.join, self._engine_patience_s)
 
     @property
     def _engine_patience_s(self) -> float:
-        return max(self._settings.drain_s, 1.0)
+        return _PREPARING_S if self._state.scheduler is None else max(self._settings.drain_s, 1.0)
 
 
 def _bind(server: grpc.aio.Server, address: str, item: str) -> int:

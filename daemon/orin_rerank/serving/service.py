@@ -86,7 +86,8 @@ class RerankService:
         """Says what the daemon is at, at once and whenever that changes; ends when the daemon does."""
         try:
             _parse(pb.WatchStatusRequest, message)
-            over = asyncio.ensure_future(self._over.wait())
+            over: asyncio.Future[object] = asyncio.ensure_future(self._over.wait())
+            newer = over
             told: tuple[int, list[str]] | None = None
             try:
                 while True:
@@ -102,6 +103,7 @@ class RerankService:
                     await asyncio.wait([over, newer], timeout=_LOOK_AGAIN_S, return_when=asyncio.FIRST_COMPLETED)
                     newer.cancel()
             finally:
+                newer.cancel()  # the caller has left
                 over.cancel()
         except Exception as error:  # noqa: BLE001  # a handler's last line of defence
             await context.abort_with_status(status.to_status(self._answer(error)))

@@ -102,7 +102,7 @@ class DaemonState:
     def line(self) -> str:
         """Everything in one line, for systemd."""
         if self.state == pb.STATE_STARTING:
-            text = self.detail if self.progress is None else str(self.progress)
+            text = self.detail if self.progress is None else self._step_and_reason(self.progress)
         elif self.state == pb.STATE_SERVING and self.model is not None:
             text = f"serving {self.model.name} in {self.model.info.precision} by {self.model.info.name}"
         else:
@@ -170,6 +170,11 @@ class DaemonState:
             if progress.seconds_left is not None:
                 activity.seconds_left = progress.seconds_left
         return activity
+
+    @staticmethod
+    def _step_and_reason(progress: Progress) -> str:
+        text, reason = str(progress), progress.reason
+        return f"{text} ({reason})" if reason and reason not in text else text
 
     @property
     def _name(self) -> str:

@@ -9,7 +9,8 @@ systemd-python, which Debian and Ubuntu call python3-systemd.
 
 Contents of requests never reach a record. The one way in which they could slip through is the text of a foreign
 exception (`KeyError: '<somebody's document>'`), so tracebacks are written as frames and type names; only the project's
-own errors, whose messages hold no contents, and those of the operating system speak for themselves.
+own errors, whose messages hold no contents, and those of the operating system speak for themselves. asyncio writes
+exceptions into its messages, from the second line on: of those the first is kept.
 """
 
 from __future__ import annotations
@@ -28,6 +29,7 @@ __all__ = ["JournalHandler", "configure", "fields"]
 
 _FIELDS = "orin_rerank_fields"
 _ROOT = "orin_rerank"
+_ASYNCIO: Final = "asyncio"
 
 _PREFIX: Final = "ORIN_RERANK_"
 """Of the journal's fields for a record's own values, so that none passes for one of those that everybody knows."""
@@ -97,6 +99,11 @@ def _values(record: logging.LogRecord) -> dict[str, Any]:
     return values
 
 
+def _message(record: logging.LogRecord) -> str:
+    message = record.getMessage()
+    return message.partition("\n")[0] if record.name.partition(".")[0] == _ASYNCIO else message
+
+
 def _logger(record: logging.LogRecord) -> str:
     return record.name.removeprefix(f"{_ROOT}.")
 
@@ -119,7 +126,7 @@ def _exception(error: BaseException) -> str:
 
 def _as_text(record: logging.LogRecord) -> str:
     pairs = (f"{key}={_quoted(value)}" for key, value in _values(record).items() if value is not None)
-    text = " ".join((f"{_logger(record)}: {record.getMessage()}", *pairs))
+    text = " ".join((f"{_logger(record)}: {_message(record)}", *pairs))
     error = record.exc_info[1] if record.exc_info else None
     return f"{text}\n{_exception(error)}" if error is not None else text
 
@@ -143,7 +150,7 @@ class JsonFormatter(logging.Formatter):
             "time": time.isoformat(timespec="milliseconds"),
             "level": record.levelname.lower(),
             "logger": _logger(record),
-            "message": record.getMessage(),
+            "message": _message(record),
         }
         line: dict[str, Any] = head | _values(record) | head
         error = record.exc_info[1] if record.exc_info else None

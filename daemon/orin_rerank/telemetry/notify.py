@@ -20,6 +20,10 @@ _SOCKET: Final = "NOTIFY_SOCKET"
 _WATCHDOG: Final = "WATCHDOG_USEC"
 _WATCHDOG_PROCESS: Final = "WATCHDOG_PID"
 _MICRO: Final = 1e6
+_STATUS_BYTES: Final = 1024
+"""systemd drops datagrams of more than 4,096 bytes as a whole, READY=1 with them."""
+_PATIENCE_S: Final = 1.0
+"""How long systemd may take to make room for what is said only once."""
 
 
 class Notifier:
@@ -46,7 +50,7 @@ class Notifier:
 
     def ready(self, status: str) -> None:
         """The service is up."""
-        self._send(f"READY=1\nSTATUS={_line(status)}")
+        self._send(f"READY=1\nSTATUS={_line(status)}", once=True)
 
     def status(self, status: str) -> None:
         """What the service does, for `systemctl status`."""
@@ -66,17 +70,22 @@ class Notifier:
 
     def stopping(self, status: str) -> None:
         """The service is on its way out."""
-        self._send(f"STOPPING=1\nSTATUS={_line(status)}")
+        self._send(f"STOPPING=1\nSTATUS={_line(status)}", once=True)
 
-    def _send(self, message: str) -> None:
-        """Sends; a systemd that does not listen is no reason to fail."""
+    def _send(self, message: str, *, once: bool = False) -> None:
+        """Sends; a systemd that does not listen is no reason to fail.
+
+        Args:
+            message: What.
+            once: Whether nothing later says the same again, so that a full queue is waited for.
+        """
         if self._address is None:
             return
         with (
             contextlib.suppress(OSError),
             socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC) as out,
         ):
-            out.setblocking(False)
+            out.settimeout(_PATIENCE_S if once else 0.0)
             out.sendto(message.encode(), self._address)
 
 
@@ -96,4 +105,8 @@ def _watchdog_s(variables: Mapping[str, str]) -> float | None:
 
 
 def _line(text: str) -> str:
-    return " ".join(text.split())
+    """A status as one line, cut where it is long."""
+    line = " ".join(text.split()).encode()
+    if len(line) <= _STATUS_BYTES:
+        return line.decode()
+    return line[:_STATUS_BYTES].decode(errors="ignore") + "..."
