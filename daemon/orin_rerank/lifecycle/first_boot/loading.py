@@ -145,7 +145,9 @@ class Loading:
         while (entry := self._journal.entry(rung, self._key)) is not None and (wait_s := self._wait_s(entry)) > 0:
             times = f"{entry.failures} times in a row" if entry.failures > 1 else "once"
             if entry.failures >= LEFT_OUT_AFTER:
-                said = f"left out for {span(wait_s)}: {entry.text} ({times}); {AGAIN}"
+                # What is served by another rung may be so for days: it is no use to say how long from now.
+                when = f"a start {span(_total_wait_s(entry))} after that, or later, tries it again"
+                said = f"left out: {entry.text} ({times}); {when}, and the next one after `orin-rerank prepare --again`"
                 self._left_out.append(f"{rung} is {said}")
                 raise EngineError(said)
             reason = f"{rung}: {entry.text} ({times}); {AGAIN}"
@@ -160,6 +162,11 @@ class Loading:
         if entry.failures < LEFT_OUT_AFTER and entry.moment.boot_id != now.boot_id:
             return 0.0  # the power went, which is nobody's fault, or a person has started the machine again
         return seconds_to_wait(min(entry.failures, len(WAITS_S)), entry.moment, now)
+
+
+def _total_wait_s(entry: Entry) -> float:
+    """How long a rung is not to be tried after it ended the process."""
+    return WAITS_S[min(entry.failures, len(WAITS_S)) - 1]
 
 
 def _named(error: BaseException) -> str:

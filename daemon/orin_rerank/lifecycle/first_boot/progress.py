@@ -91,4 +91,5 @@ def span(seconds: float) -> str:
     if seconds < 60:
         return f"{round(seconds)} s"
     minutes = round(seconds / 60)
-    return f"{minutes} min" if minutes < 60 else f"{minutes // 60} h {minutes % 60} min"
+    hours, minutes = divmod(minutes, 60)
+    return " ".join(part for number, part in ((hours, f"{hours} h"), (minutes, f"{minutes} min")) if number)
