@@ -56,7 +56,7 @@ def make_engine(options: argparse.Namespace, architecture: Architecture, tokens:
         vision if architecture.vision is not None else None,
         prompt_profile(architecture).image,
         PackCapacity.of_model(
-            architecture, tokens=tokens, documents=256, key_value_dtype=np.float16 if half else np.float32
+            architecture, tokens=tokens, documents=256, product_dtype=np.float16 if half else np.float32
         ),
         threads=1,
         precision=options.precision,

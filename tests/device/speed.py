@@ -85,6 +85,7 @@ class Product:
             threads=self.memory.slots,
             precision=precision.value,
             pool_timeout_s=settings.pool_timeout_s,
+            images=self.memory.images,
             cuda=cuda,
         )
         self.load_s = time.perf_counter() - started

@@ -26,7 +26,7 @@ class FakeEngine:
     Of a known prefix only what `kept` once returned is at hand, so the sum is right only if that comes back.
     """
 
-    def __init__(self, *, tokens: int = 200, slots: int = 2, key_value_dtype: type = np.float32) -> None:
+    def __init__(self, *, tokens: int = 200, slots: int = 2, product_dtype: type = np.float32) -> None:
         self.capacity = PackCapacity(
             tokens=tokens,
             documents=16,
@@ -38,7 +38,7 @@ class FakeEngine:
             layers=1,
             kv_heads=1,
             taps=1,
-            key_value_dtype=key_value_dtype,
+            product_dtype=product_dtype,
         )
         self.buffers = BufferPool(self.capacity, slots, 0.5)
         self.info = EngineInfo("fake", "fp32", tokens, 16, slots)

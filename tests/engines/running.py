@@ -55,7 +55,7 @@ def _engine(
             bundle.manifest.architecture,
             tokens=tokens,
             documents=64,
-            key_value_dtype=np.float32 if precision is Precision.FP32 else np.float16,
+            product_dtype=np.float32 if precision is Precision.FP32 else np.float16,
         ),
         threads=threads,
         precision=precision.value,

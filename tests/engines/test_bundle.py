@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from orin_rerank.engines.bundle import MANIFEST_FILE, Bundle, Manifest
-from orin_rerank.errors import BundleError
+from orin_rerank.engines.bundle import FORMAT, MANIFEST_FILE, Bundle, Manifest
+from orin_rerank.errors import BundleError, NewerBundleError
 from orin_rerank.graph.builder import Dialect, Precision
 
 if TYPE_CHECKING:
@@ -143,9 +143,13 @@ def test_a_manifest_that_is_none(folder: Path, text: bytes) -> None:
 
 
 def test_another_format_is_refused(folder: Path) -> None:
-    _edit(folder, lambda value: value.update(format=2))
-    with pytest.raises(BundleError, match="format 2"):
+    _edit(folder, lambda value: value.update(format=FORMAT + 1))
+    with pytest.raises(NewerBundleError, match=f"format {FORMAT + 1}"):
         Bundle.open(folder)
+    _edit(folder, lambda value: value.update(format=FORMAT - 1))
+    with pytest.raises(BundleError, match=f"format {FORMAT - 1}.*export it again") as caught:
+        Bundle.open(folder)
+    assert not isinstance(caught.value, NewerBundleError)
 
 
 def test_no_bundle(tmp_path: Path) -> None:

@@ -86,7 +86,7 @@ def test_longer_packs_and_more_rows_never_take_less(kind: EngineKind, name: str)
     sizes = []
     for tokens, rows in ((1024, 512), (1024, 1024), (2048, 1024), (4096, 2048), (10240, 2048)):
         capacity = PackCapacity.of_model(
-            architecture, tokens=tokens, documents=64, prefix_rows=rows, key_value_dtype=np.float16
+            architecture, tokens=tokens, documents=64, prefix_rows=rows, product_dtype=np.float16
         )
         sizes.append(scratch_bytes(architecture, capacity, None, Precision.FP16, kind))
     assert sizes == sorted(sizes)
@@ -115,7 +115,7 @@ def test_scratch_memory_is_what_the_compiler_asks_for(name: str, precision: Prec
             tokens=tokens,
             documents=64,
             prefix_rows=min(2048, tokens),
-            key_value_dtype=np.float16,
+            product_dtype=np.float16,
         )
         reckoned = scratch_bytes(architecture, capacity, None, precision, EngineKind.TENSORRT)
         assert 0.96 * asked * MB <= reckoned <= 1.06 * asked * MB
@@ -126,7 +126,7 @@ def test_scratch_memory_of_onnx_runtime_on_a_gpu_is_no_less_than_it_takes(name: 
     """Taken as `tests/device/checks.py --only scratch` measured it, with what the libraries load at the first run."""
     architecture = cut(MODELS[name].architecture, layers=4, vocabulary=4096)
     capacity = PackCapacity.of_model(
-        architecture, tokens=10245, documents=256, prefix_rows=2048, key_value_dtype=np.float16
+        architecture, tokens=10245, documents=256, prefix_rows=2048, product_dtype=np.float16
     )
     vision = architecture.vision
     assert vision is not None
@@ -148,7 +148,7 @@ def test_scratch_memory_of_pictures_is_never_less_than_asked_for(
 ) -> None:
     """The compiler asks for less than a formula can tell: the formula errs on the safe side, where text needs more."""
     architecture = Bundle.open(MINI).manifest.architecture if name == "mini" else MODELS[name].architecture
-    capacity = PackCapacity.of_model(architecture, tokens=1, documents=1, key_value_dtype=np.float16)
+    capacity = PackCapacity.of_model(architecture, tokens=1, documents=1, product_dtype=np.float16)
     assert architecture.vision is not None
     vision = architecture.vision
     images = ImageCapacity(

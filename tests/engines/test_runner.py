@@ -75,7 +75,7 @@ def test_a_known_prefix_is_not_computed_again() -> None:
 @pytest.mark.parametrize("spoilt", [np.nan, np.inf, -np.inf])
 def test_keys_and_values_that_are_no_numbers_are_never_remembered(dtype: type, spoilt: float) -> None:
     """The margins may be finite all the same: minus infinity as a key is a token that nobody looks at."""
-    engine = FakeEngine(key_value_dtype=dtype)
+    engine = FakeEngine(product_dtype=dtype)
     runner = make(engine)
     prefixes = [some(length=20), some(length=20)]
     made = pack(*((prefix, [some(length=5)]) for prefix in prefixes))

@@ -110,7 +110,17 @@ GatedRMSNorm <epsilon: float> (value, gain, gate) => (output)
 }}
 """
 
-_FUNCTIONS = {"PagedAttention": _PAGED, "GatedRMSNorm": _GATED}
+_SKIP_NORM = f"""
+<opset_import: ["" : 23], domain: "{_DOMAIN}">
+SkipLayerNormalization <epsilon: float> (value, skip, gain, shift, bias) => (output, mean, inverse, sum)
+{{
+    biased = Add (value, bias)
+    sum = Add (biased, skip)
+    output, mean, inverse = LayerNormalization <axis = -1, epsilon: float = @epsilon> (sum, gain, shift)
+}}
+"""
+
+_FUNCTIONS = {"PagedAttention": _PAGED, "GatedRMSNorm": _GATED, "SkipLayerNormalization": _SKIP_NORM}
 
 
 def on_processor(graph: Path, folder: Path) -> Path:

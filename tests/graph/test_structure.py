@@ -21,7 +21,7 @@ PRIMITIVE = {
     "Split", "Sqrt", "Squeeze", "Sub", "Tanh", "Transpose", "Unsqueeze", "Where",
 }  # fmt: skip
 FUSED = {"Attention", "Gelu", "RMSNormalization", "RotaryEmbedding"}
-NARROW = {"Expand", "GatedRMSNorm", "PagedAttention"}
+NARROW = {"Expand", "GatedRMSNorm", "PagedAttention", "SkipLayerNormalization"}
 
 
 def _is_narrow(entry: GraphEntry) -> bool:
@@ -48,14 +48,13 @@ def test_operators_and_opset(golden_bundle: tuple[str, Bundle]) -> None:
     _, bundle = golden_bundle
     for entry, model in _graphs(bundle):
         narrow = _is_narrow(entry)
-        runtime = narrow and model.graph.name == "text"
         opsets = [(opset.domain, opset.version) for opset in model.opset_import]
-        assert opsets == [("", entry.dialect.opset), *([("com.microsoft", 1)] if runtime else [])]
+        assert opsets == [("", entry.dialect.opset), *([("com.microsoft", 1)] if narrow else [])]
         kinds = {node.op_type for node in model.graph.node}
         allowed = PRIMITIVE if entry.dialect is Dialect.PRIMITIVE else PRIMITIVE | FUSED
         assert kinds <= (allowed | NARROW if narrow else allowed)
         if entry.dialect is Dialect.FUSED:
-            assert ("PagedAttention" if runtime else "Attention") in kinds
+            assert ("PagedAttention" if narrow and model.graph.name == "text" else "Attention") in kinds
 
 
 def test_shapes_and_types_infer_strictly(golden_bundle: tuple[str, Bundle]) -> None:
@@ -71,8 +70,8 @@ def test_shapes_and_types_infer_strictly(golden_bundle: tuple[str, Bundle]) -> N
             heads = _is_narrow(entry) and any("q_norm" in name or "k_norm" in name for name in node.input)
             if node.op_type in wide and not heads:
                 assert kinds[node.input[0]] == TensorProto.FLOAT, node.name
-            if node.op_type == "Add" and node.name.endswith("/residual"):
-                assert kinds[node.output[0]] == TensorProto.FLOAT, node.name
+            if node.name.endswith("/residual"):
+                assert kinds[node.output[-1]] == TensorProto.FLOAT, node.name
             if node.op_type == "Gemm":
                 assert kinds[node.input[0]] == kinds[node.input[1]] == entry.precision.onnx_type, node.name
         margin = [value for value in inferred.graph.output if value.name == "margin"]

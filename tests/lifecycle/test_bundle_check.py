@@ -124,7 +124,7 @@ def test_missing_empty_short_and_long_files_are_named(folder: Path, name: str) -
         (b"", "is malformed"),
         (b"\xff\xfe{}", "is malformed"),
         (b"[1]", "no object with a format"),
-        (b'{"format": 1, "sha256": "0"}', "does not have the contents that its own SHA-256 names"),
+        (b'{"format": %d, "sha256": "0"}' % FORMAT, "does not have the contents that its own SHA-256 names"),
     ],
 )
 def test_a_manifest_that_cannot_be_read_is_the_only_fault(folder: Path, contents: bytes | None, problem: str) -> None:

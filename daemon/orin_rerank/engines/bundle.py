@@ -50,7 +50,8 @@ __all__ = [
     "write_manifest",
 ]
 
-FORMAT: Final = 1
+FORMAT: Final = 2
+"""2: float16 graphs hand image features on in float16. In format 1 they did in float32."""
 MANIFEST_FILE: Final = "manifest.json"
 TOKENIZER_FILE: Final = "tokenizer.json"
 WEIGHTS_FILE: Final = "model.safetensors"
@@ -126,8 +127,9 @@ class Manifest:
         try:
             value = unseal(text, FORMAT)
         except FormatError as error:
-            kind = NewerBundleError if error.newer else BundleError
-            raise kind(str(error), item=MANIFEST_FILE) from error
+            if error.newer:
+                raise NewerBundleError(str(error), item=MANIFEST_FILE) from error
+            raise BundleError(f"{error}: export it again", item=MANIFEST_FILE) from error
         except ValueError as error:
             raise BundleError(str(error), item=MANIFEST_FILE) from error
         try:

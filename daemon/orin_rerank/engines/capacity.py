@@ -38,7 +38,10 @@ VISION_PATCHES: Final = 1024
 
 @dataclass(frozen=True, slots=True)
 class PackCapacity:
-    """How large the arrays of a pack can become, and the model's dimensions that their shapes need."""
+    """How large the arrays of a pack can become, and the model's dimensions that their shapes need.
+
+    Keys, values and image features are handed on in `product_dtype`, what the graphs compute matrix products in.
+    """
 
     tokens: int
     documents: int
@@ -50,7 +53,7 @@ class PackCapacity:
     layers: int
     kv_heads: int
     taps: int
-    key_value_dtype: npt.DTypeLike = np.float32
+    product_dtype: npt.DTypeLike = np.float32
 
     @classmethod
     def of_model(
@@ -60,7 +63,7 @@ class PackCapacity:
         tokens: int,
         documents: int,
         prefix_rows: int | None = None,
-        key_value_dtype: npt.DTypeLike = np.float32,
+        product_dtype: npt.DTypeLike = np.float32,
     ) -> PackCapacity:
         """Room for packs of `tokens` tokens, whatever share of them is images or none.
 
@@ -70,7 +73,7 @@ class PackCapacity:
             documents: In a pack.
             prefix_rows: Rows of known prefixes that come on top of the tokens, and of new ones that are kept; None
                 means as many as tokens.
-            key_value_dtype: What the graphs compute matrix products in.
+            product_dtype: What the graphs compute matrix products in.
         """
         text, vision = architecture.text, architecture.vision
         rows = tokens if prefix_rows is None else prefix_rows
@@ -85,13 +88,13 @@ class PackCapacity:
             layers=text.layers,
             kv_heads=text.kv_heads,
             taps=0 if vision is None else len(vision.deepstack_layers),
-            key_value_dtype=key_value_dtype,
+            product_dtype=product_dtype,
         )
 
     @property
     def prefix_row_bytes(self) -> int:
         """What one token of a prefix takes when it is remembered: its key and value in every layer."""
-        return self.layers * 2 * self.kv_heads * 2 * self.half_head * np.dtype(self.key_value_dtype).itemsize
+        return self.layers * 2 * self.kv_heads * 2 * self.half_head * np.dtype(self.product_dtype).itemsize
 
     def holds(self, layout: PackLayout) -> bool:
         """Whether a pack laid out so fits."""
@@ -115,6 +118,7 @@ class ImageCapacity:
         merge: Patches that become one token.
         outputs: Features of a token: one for its embedding, one for each tap.
         hidden: Width of a feature.
+        feature_dtype: What features are handed on in: that of matrix products.
     """
 
     patches: int
@@ -123,18 +127,31 @@ class ImageCapacity:
     merge: int
     outputs: int
     hidden: int
+    feature_dtype: npt.DTypeLike = np.float32
 
     @classmethod
-    def of_model(cls, profile: ImageProfile, *, taps: int, hidden: int) -> ImageCapacity:
-        """Room for the largest image that the prompt path lets through, or some small ones."""
+    def of_model(cls, profile: ImageProfile, pack: PackCapacity, patches: int = VISION_PATCHES) -> ImageCapacity:
+        """Room for the largest image that the prompt path lets through, or some small ones.
+
+        Args:
+            profile: How the model takes images.
+            pack: Room for the packs that the features are for.
+            patches: Of small images in one run.
+        """
         return cls(
-            patches=max(most_patches(profile), VISION_PATCHES),
+            patches=max(most_patches(profile), patches),
             patch_width=patch_width(profile),
             half_head=profile.head_dim // 2,
             merge=profile.merge_size**2,
-            outputs=taps + 1,
-            hidden=hidden,
+            outputs=pack.taps + 1,
+            hidden=pack.hidden,
+            feature_dtype=pack.product_dtype,
         )
+
+    @property
+    def feature_bytes(self) -> int:
+        """What the features of one run take at most."""
+        return self.patches // self.merge * self.outputs * self.hidden * np.dtype(self.feature_dtype).itemsize
 
 
 def pack_regions(c: PackCapacity) -> Regions:
@@ -149,13 +166,13 @@ def pack_regions(c: PackCapacity) -> Regions:
         "document_id": (np.int32, c.tokens),
         "visual_index": (np.int32, c.tokens),
         "last": (np.int32, c.documents),
-        "visual": (np.float32, visual),
-        **{f"deepstack_{tap}": (np.float32, visual) for tap in range(c.taps)},
-        "known": (c.key_value_dtype, c.known_rows * width),
+        "visual": (c.product_dtype, visual),
+        **{f"deepstack_{tap}": (c.product_dtype, visual) for tap in range(c.taps)},
+        "known": (c.product_dtype, c.known_rows * width),
         "known_id": (np.int32, c.known_rows),
         "keep": (np.int32, c.keep_rows),
         "margin": (np.float32, c.documents),
-        "kept": (c.key_value_dtype, c.keep_rows * width),
+        "kept": (c.product_dtype, c.keep_rows * width),
     }
 
 
@@ -167,7 +184,7 @@ def image_regions(c: ImageCapacity) -> Regions:
         "position_weight": (np.float32, c.patches * 4),
         "cos": (np.float32, c.patches * c.half_head),
         "sin": (np.float32, c.patches * c.half_head),
-        "features": (np.float32, c.patches // c.merge * c.outputs * c.hidden),
+        "features": (c.feature_dtype, c.patches // c.merge * c.outputs * c.hidden),
     }
 
 

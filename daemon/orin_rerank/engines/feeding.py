@@ -15,10 +15,11 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
     from typing import TypeAlias
 
+    from orin_rerank.engines.host_work import HostWork
     from orin_rerank.engines.pool import ImageArrays, ImageCapacity
     from orin_rerank.engines.port import Probe
-    from orin_rerank.packing.arrays import PackArrays
-    from orin_rerank.prompt.encoded import EncodedImage, Float32Array
+    from orin_rerank.packing.arrays import Features, PackArrays
+    from orin_rerank.prompt.encoded import EncodedImage
     from orin_rerank.prompt.profile import ImageProfile
 
     NamedArrays: TypeAlias = dict[str, npt.NDArray[Any]]
@@ -102,24 +103,25 @@ def image_batches(
         yield images[begin : begin + per_run]
 
 
-def image_inputs(arrays: ImageArrays, images: Sequence[EncodedImage], profile: ImageProfile) -> NamedArrays:
+def image_inputs(
+    arrays: ImageArrays, images: Sequence[EncodedImage], profile: ImageProfile, host: HostWork
+) -> NamedArrays:
     """Writes images of one grid into the vision encoder's inputs.
 
     Args:
         arrays: Where to; cut to these images.
         images: The images.
         profile: How the model takes images.
+        host: Who lays them out.
     """
-    each = arrays.patches.shape[0] // len(images)
-    for i, image in enumerate(images):
-        write_patches(image.pixels, profile, arrays.patches[i * each : (i + 1) * each])
+    places = np.split(arrays.patches, len(images))
+    host.each(lambda image, patches: write_patches(image.pixels, profile, patches), images, places)
     geometry = VisionGeometry.for_grid(images[0].grid, profile)
     for name in _GEOMETRY:
         np.copyto(getattr(arrays, name), getattr(geometry, name))
     return {name: getattr(arrays, name) for name in ("patches", *_GEOMETRY)}
 
 
-def image_features(arrays: ImageArrays, images: Sequence[EncodedImage]) -> list[Float32Array]:
-    """Copies what the vision encoder wrote: float32 `[1 + taps, tokens, hidden]` for each image."""
-    tokens = images[0].tokens
-    return [arrays.features[:, i * tokens : (i + 1) * tokens].copy() for i in range(len(images))]
+def image_features(arrays: ImageArrays, images: Sequence[EncodedImage], host: HostWork) -> list[Features]:
+    """Copies what the vision encoder wrote: `[1 + taps, tokens, hidden]` for each image."""
+    return host.each(np.copy, np.split(arrays.features, len(images), axis=1))

@@ -156,7 +156,7 @@ def _text_scratch(
         return pairs + activations + kept
     if not scores:
         return activations + kept
-    width = np.dtype(c.key_value_dtype).itemsize
+    width = np.dtype(c.product_dtype).itemsize
     return 4 * pairs + activations + kept + _SCORE_COPIES[kind] * width * text.heads * pairs
 
 

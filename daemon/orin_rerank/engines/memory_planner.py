@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from orin_rerank.engines.capacity import ImageCapacity, PackCapacity, slot_bytes
+from orin_rerank.engines.capacity import VISION_PATCHES, ImageCapacity, PackCapacity, slot_bytes
 from orin_rerank.engines.devices import CUDA_SLOTS
 from orin_rerank.engines.footprint import EngineKind, overhead_bytes, scratch_bytes, weight_bytes
 from orin_rerank.engines.memory_plan import MemoryBudget, MemoryNeeds, MemoryPlan, ModelSize, gib
@@ -214,10 +214,10 @@ class _Planner:
             tokens=max(longest, token_budget + rows, _LEAST_TOKENS),
             documents=MAX_DOCUMENTS,
             prefix_rows=rows,
-            key_value_dtype=np.float16 if precision.half else np.float32,
+            product_dtype=np.float16 if precision.half else np.float32,
         )
         image = _limited_image(model.image, max_tokens)
-        images = None if image is None else ImageCapacity.of_model(image, taps=capacity.taps, hidden=capacity.hidden)
+        images = None if image is None else ImageCapacity.of_model(image, capacity, _patches(image, token_budget, kind))
         masked = settings.dialect is Dialect.PRIMITIVE
         scratch = scratch_bytes(model.architecture, capacity, images, precision, kind, masked=masked)
         if kind is EngineKind.TENSORRT:
@@ -259,7 +259,7 @@ class _Planner:
         """Bytes for features and for prefixes: as they are set, else for `each` of the largest and many usual ones."""
         features, prefixes = self.settings.feature_cache_bytes, self.settings.prefix_cache_bytes
         if features is None:
-            largest = 0 if images is None else 4 * images.patches // images.merge * images.outputs * images.hidden
+            largest = 0 if images is None else images.feature_bytes
             features = max(_LEAST_CACHE, each * largest)
         if prefixes is None:
             prefixes = max(_LEAST_CACHE, each * capacity.keep_rows * capacity.prefix_row_bytes)
@@ -298,6 +298,15 @@ def _candidates(own: int, slots: int) -> Iterator[tuple[int, int]]:
     counts = [slots >> halvings for halvings in range(slots.bit_length())]
     yield from itertools.product(counts, limits)
     yield from ((1, limit) for limit in _SHORT_LIMITS if limit < limits[-1])
+
+
+def _patches(image: ImageProfile, token_budget: int, kind: EngineKind) -> int:
+    """Patches of one run of the vision encoder, unless a single image has more.
+
+    Plans are compiled for usual runs. ONNX Runtime takes any, and a large GPU is fastest with all pictures of a pack at
+    once.
+    """
+    return token_budget * image.merge_size**2 if kind is EngineKind.ONNXRUNTIME_CUDA else VISION_PATCHES
 
 
 def _limited_image(image: ImageProfile | None, max_tokens: int) -> ImageProfile | None:

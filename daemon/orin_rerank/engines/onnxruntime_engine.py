@@ -24,6 +24,7 @@ from orin_rerank.engines.feeding import (
     pack_inputs,
     pack_outputs,
 )
+from orin_rerank.engines.host_work import HostWork
 from orin_rerank.engines.memory import PlainBlock, cuda_block
 from orin_rerank.engines.onnxruntime_sessions import cpu_session, cuda_session
 from orin_rerank.engines.pool import BufferPool, ImageCapacity
@@ -43,8 +44,8 @@ if TYPE_CHECKING:
     from orin_rerank.engines.memory import Block
     from orin_rerank.engines.pool import PackCapacity, PoolCounters
     from orin_rerank.engines.port import Probe
-    from orin_rerank.packing.arrays import PackArrays, PackLayout
-    from orin_rerank.prompt.encoded import EncodedImage, Float32Array
+    from orin_rerank.packing.arrays import Features, PackArrays, PackLayout
+    from orin_rerank.prompt.encoded import EncodedImage
     from orin_rerank.prompt.profile import ImageProfile
 
 __all__ = ["OnnxRuntimeEngine"]
@@ -62,6 +63,7 @@ class OnnxRuntimeEngine:
         precision: What the graphs compute in, for `info`.
         pool_timeout_s: How long a pack waits for a buffer.
         weights: Folder of the weight file, where it does not lie beside the graphs.
+        images: Of each buffer, for runs of the vision encoder; None means what suits a processor.
         cuda: The GPU to compute on, which the engine closes; None means the processor.
         allocate: Where buffers lie; None means where the GPU, or the processor, has them best.
 
@@ -81,19 +83,20 @@ class OnnxRuntimeEngine:
         precision: str,
         pool_timeout_s: float,
         weights: Path | None = None,
+        images: ImageCapacity | None = None,
         cuda: CudaThread | None = None,
         allocate: Callable[[int], Block] | None = None,
     ) -> None:
         self._image = image
         self._cuda = cuda
+        self._host = HostWork(for_gpu=cuda is not None)
         try:
             self._text = self._session(text, weights)
             self._vision = self._session(vision, weights) if vision is not None else None
             self._paged = any(node.name == "page_row" for node in self._text.get_inputs())
             self._page_rows = page_rows(2 * capacity.half_head)
-            images = None
-            if vision is not None and image is not None:
-                images = ImageCapacity.of_model(image, taps=capacity.taps, hidden=capacity.hidden)
+            if images is None and vision is not None and image is not None:
+                images = ImageCapacity.of_model(image, capacity)
             self._streams = [] if cuda is None else [cuda.stream() for _ in range(threads)]
             self._pool = BufferPool(  # last, since nothing else that fails would give it back
                 capacity,
@@ -133,7 +136,7 @@ class OnnxRuntimeEngine:
         pages = paged(arrays, self._page_rows) if self._paged else {}
         self._run(self._text, inputs, pack_outputs(arrays), probe, pages)
 
-    def encode_images(self, images: Sequence[EncodedImage], probe: Probe | None = None) -> list[Float32Array]:
+    def encode_images(self, images: Sequence[EncodedImage], probe: Probe | None = None) -> list[Features]:
         """Runs the vision encoder on images of one common grid; in several runs where the buffers hold fewer."""
         capacity = self._pool.images
         if self._vision is None or capacity is None:
@@ -144,6 +147,7 @@ class OnnxRuntimeEngine:
     def close(self) -> None:
         """Waits for the runs in flight, then frees the sessions, the buffers and the GPU; see `Engine.close`."""
         self._pool.drain()
+        self._host.close()
         self._text = self._vision = None
         try:
             self._pool.close()
@@ -154,13 +158,14 @@ class OnnxRuntimeEngine:
     def _session(self, graph: Path, weights: Path | None) -> Any:
         return cpu_session(graph, weights) if self._cuda is None else cuda_session(graph, weights, self._cuda.ordinal)
 
-    def _encode(self, images: Sequence[EncodedImage], probe: Probe | None) -> list[Float32Array]:
+    def _encode(self, images: Sequence[EncodedImage], probe: Probe | None) -> list[Features]:
         assert self._image is not None
         each = images[0].grid[0] * images[0].grid[1]
         with self._pool.lend_for_images(len(images), each) as arrays:
-            inputs = image_inputs(arrays, images, self._image)
-            self._run(self._vision, inputs, {"features": arrays.features}, probe)
-            return image_features(arrays, images)
+            inputs = image_inputs(arrays, images, self._image, self._host)
+            with self._host.turn():
+                self._run(self._vision, inputs, {"features": arrays.features}, probe)
+            return image_features(arrays, images, self._host)
 
     def _run(
         self,

@@ -38,9 +38,7 @@ def cpu_session(graph: Path, weights: Path | None) -> Any:
     Raises:
         BundleError: If ONNX Runtime does not take the graph.
     """
-    options = _options()
-    options.intra_op_num_threads = 1
-    options.inter_op_num_threads = 1
+    options = _one_thread()
     if _saturates():
         options.add_session_config_entry("session.x64quantprecision", "1")
     return _session(graph, weights, options, ["CPUExecutionProvider"])
@@ -68,7 +66,7 @@ def cuda_session(graph: Path, weights: Path | None, ordinal: int) -> Any:
             f"ONNX Runtime {ort.__version__} does not tell what it computes where: install a later onnxruntime-gpu",
             item="onnxruntime",
         )
-    options = _options()
+    options = _one_thread()
     options.add_session_config_entry("session.record_ep_graph_assignment_info", "1")
     provider = {
         "device_id": str(ordinal),
@@ -112,9 +110,16 @@ def _saturates() -> bool:
     return not flags & {"avx512_vnni", "avx_vnni"}
 
 
-def _options() -> Any:
+def _one_thread() -> Any:
+    """Options of a session that computes in its caller's thread.
+
+    On a GPU other threads would have nothing to do, and each would be pinned to a core, which a hardened service may
+    not do: ONNX Runtime then reports an error for every one.
+    """
     options = ort.SessionOptions()
     options.log_severity_level = _ERRORS
+    options.intra_op_num_threads = 1
+    options.inter_op_num_threads = 1
     return options
 
 

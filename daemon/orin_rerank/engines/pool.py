@@ -31,7 +31,7 @@ from orin_rerank.engines.capacity import (
 )
 from orin_rerank.engines.memory import Block, PlainBlock
 from orin_rerank.errors import EngineClosedError, EngineError, InternalError, PoolExhaustedError
-from orin_rerank.packing.arrays import PackArrays, PackLayout
+from orin_rerank.packing.arrays import Features, PackArrays, PackLayout
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -51,7 +51,7 @@ class ImageArrays:
         position_weight: float32 `[P, 4]`.
         cos: float32 `[P, D/2]`.
         sin: float32 `[P, D/2]`.
-        features: float32 `[1 + taps, B * P / merge, hidden]`, which the engine writes.
+        features: `[1 + taps, B * P / merge, hidden]`, which the engine writes.
     """
 
     patches: Float32Array
@@ -59,7 +59,7 @@ class ImageArrays:
     position_weight: Float32Array
     cos: Float32Array
     sin: Float32Array
-    features: Float32Array
+    features: Features
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,8 +12,8 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
     from orin_rerank.engines.pool import PoolCounters
-    from orin_rerank.packing.arrays import PackArrays, PackLayout
-    from orin_rerank.prompt.encoded import EncodedImage, Float32Array
+    from orin_rerank.packing.arrays import Features, PackArrays, PackLayout
+    from orin_rerank.prompt.encoded import EncodedImage
 
 __all__ = ["Engine", "EngineInfo", "Probe"]
 
@@ -84,7 +84,7 @@ class Engine(Protocol):
             EngineError: If the run fails.
         """
 
-    def encode_images(self, images: Sequence[EncodedImage], probe: Probe | None = None) -> list[Float32Array]:
+    def encode_images(self, images: Sequence[EncodedImage], probe: Probe | None = None) -> list[Features]:
         """Runs the vision encoder on images of one common grid.
 
         Args:
@@ -92,8 +92,8 @@ class Engine(Protocol):
             probe: What a probing form of the graph takes and gives besides.
 
         Returns:
-            For each image float32 `[1 + taps, tokens, hidden]`, a copy: the features that replace its token
-            embeddings, then those that are added after each of the first decoder layers.
+            For each image `[1 + taps, tokens, hidden]`, a copy: the features that replace its token embeddings, then
+            those that are added after each of the first decoder layers.
 
         Raises:
             EngineError: If the run fails.

@@ -10,8 +10,8 @@ if TYPE_CHECKING:
 
     from orin_rerank.engines.pool import PoolCounters
     from orin_rerank.engines.port import Engine, EngineInfo, Probe
-    from orin_rerank.packing.arrays import PackArrays, PackLayout
-    from orin_rerank.prompt.encoded import EncodedImage, Float32Array
+    from orin_rerank.packing.arrays import Features, PackArrays, PackLayout
+    from orin_rerank.prompt.encoded import EncodedImage
 
 __all__ = ["EngineWrapper"]
 
@@ -48,7 +48,7 @@ class EngineWrapper:
         """Runs the decoder."""
         self._engine.run(arrays, probe)
 
-    def encode_images(self, images: Sequence[EncodedImage], probe: Probe | None = None) -> list[Float32Array]:
+    def encode_images(self, images: Sequence[EncodedImage], probe: Probe | None = None) -> list[Features]:
         """Runs the vision encoder."""
         return self._engine.encode_images(images, probe)
 

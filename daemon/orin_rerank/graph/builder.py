@@ -129,10 +129,19 @@ class GraphBuilder:
         """Adds a node with one output and returns that."""
         return self.ops(kind, 1, *inputs, name=name, **attributes)[0]
 
-    def ops(self, kind: str, outputs: int, *inputs: str, name: str | None = None, **attributes: Any) -> list[str]:
-        """Adds a node and returns its outputs."""
+    def ops(
+        self,
+        kind: str,
+        outputs: int,
+        *inputs: str,
+        name: str | None = None,
+        unwanted: tuple[int, ...] = (),
+        **attributes: Any,
+    ) -> list[str]:
+        """Adds a node and returns its outputs; those that are unwanted are not computed, and have no names."""
         label = self._unique(name or kind.lower())
         values = [label] if outputs == 1 else [f"{label}:{i}" for i in range(outputs)]
+        values = ["" if i in unwanted else value for i, value in enumerate(values)]
         self._nodes.append(helper.make_node(kind, list(inputs), values, name=label, **attributes))
         return values
 

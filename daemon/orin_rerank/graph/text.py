@@ -9,16 +9,16 @@ Inputs, with S tokens, N documents, V rows of visual features, C rows of known p
 `prefix_id`           int32 `[S]`             which prefix the token belongs to
 `document_id`         int32 `[S]`             which document it belongs to, 0 for a prefix
 `visual_index`        int32 `[S]`             row of the visual features; 0 for a text token
-`visual`              float32 `[V, H]`        features that replace the embedding; row 0 is not read
-`deepstack_0` ...     float32 `[V, H]`        features added after decoder layer 0, 1, ...; row 0 must be zeros
+`visual`              `[V, H]`                features that replace the embedding; row 0 is not read
+`deepstack_0` ...     `[V, H]`                features added after decoder layer 0, 1, ...; row 0 must be zeros
 `last`                int32 `[N]`             place of every document's last token
 `known`               `[L, 2, C, G, D]`       keys and values of prefixes that an earlier run computed
 `known_id`            int32 `[C]`             which prefix each of those rows belongs to; -1 for none
 `keep`                int32 `[K]`             places of tokens whose keys and values to return
 ====================  ======================  ===================================================================
 
-Outputs: `margin` float32 `[N]`, logit(yes) - logit(no); and `kept` `[L, 2, K, G, D]`, what `known` takes. These two
-are in the precision of the matrix products. A text-only model lacks the visual inputs.
+Outputs: `margin` float32 `[N]`, logit(yes) - logit(no); and `kept` `[L, 2, K, G, D]`, what `known` takes. What has no
+type here is in the precision of the matrix products. A text-only model lacks the visual inputs.
 
 A token sees its prefix, known or in the sequence, and the earlier tokens of its own document, itself included.
 Residual stream, norms, rotary, softmax and head are float32; the other products are in the graph's precision. The last
@@ -138,9 +138,9 @@ class _TextGraph:
         if self.vl:
             visual_index = b.input("visual_index", TensorProto.INT32, ["tokens"])
             hidden = self._insert_visual(hidden, visual_index)
-            for tap in range(self.taps):
-                features = b.input(f"deepstack_{tap}", TensorProto.FLOAT, ["visual", arch.hidden])
-                deepstack.append(b.op("Gather", features, visual_index, axis=0, name=f"deepstack/{tap}"))
+            deepstack = [
+                self._features(f"deepstack_{tap}", visual_index, f"deepstack/{tap}") for tap in range(self.taps)
+            ]
         last = b.input("last", TensorProto.INT32, ["documents"])
         kind = b.precision.onnx_type
         known_shape: list[int | str] = [arch.layers, 2, "known", arch.kv_heads, arch.head_dim]
@@ -174,10 +174,15 @@ class _TextGraph:
 
     def _insert_visual(self, hidden: str, visual_index: str) -> str:
         b = self.b
-        visual = b.input("visual", TensorProto.FLOAT, ["visual", self.arch.hidden])
         with b.scope("visual"):
             is_text = b.op("Unsqueeze", b.op("Equal", visual_index, b.constant(0, np.int32)), b.shape(1))
-            return b.op("Where", is_text, hidden, b.op("Gather", visual, visual_index, axis=0), name="inserted")
+            return b.op("Where", is_text, hidden, self._features("visual", visual_index, "gather"), name="inserted")
+
+    def _features(self, name: str, visual_index: str, label: str) -> str:
+        """Every token's row, float32, of an input of visual features, which are in the precision of the products."""
+        b = self.b
+        rows = b.input(name, b.precision.onnx_type, ["visual", self.arch.hidden])
+        return b.cast(b.op("Gather", rows, visual_index, axis=0, name=label), TensorProto.FLOAT)
 
     def _mask(self, prefix_id: str, document_id: str, known_id: str, rows: str | None = None) -> str:
         """Which columns a row's token sees: `[S, C + S]`; with `rows`, those rows of it.

@@ -9,8 +9,8 @@ Inputs, with B images of P patches each, both dynamic:
 `cos`, `sin`       float32 `[P, D/2]`           rotary tables; D is head_dim, and both halves of a head turn alike
 =================  ===========================  ==================================================================
 
-Output: `features` float32 `[1 + taps, B * P / merge**2, out_hidden]`; first what replaces the token embeddings, then
-what is added after decoder layer 0, 1, ...
+Output: `features` `[1 + taps, B * P / merge**2, out_hidden]`, in the precision of the matrix products, as the decoder
+takes them; first what replaces the token embeddings, then what is added after decoder layer 0, 1, ...
 
 Attention is full within an image and never crosses images. The patch embedding is one matrix product, since patches do
 not overlap.
@@ -25,7 +25,7 @@ import numpy as np
 import onnx
 from onnx import TensorProto
 
-from orin_rerank.graph.builder import Dialect, GraphBuilder, Precision
+from orin_rerank.graph.builder import RUNTIME_DOMAIN, Dialect, GraphBuilder, Precision
 from orin_rerank.graph.weights import WeightFile, WeightSpec
 
 if TYPE_CHECKING:
@@ -106,6 +106,19 @@ def vision_graph(
     return _VisionGraph(arch, GraphBuilder("vision", weights, dialect, precision, form)).write()
 
 
+@dataclass(frozen=True, slots=True)
+class _Stream:
+    """The residual stream, float32.
+
+    Attributes:
+        hidden: Its values.
+        normed: Its next norm, where the operator that last added to it computed that too.
+    """
+
+    hidden: str
+    normed: str | None = None
+
+
 @dataclass(slots=True)
 class _VisionGraph:
     arch: VisionArchitecture
@@ -119,27 +132,27 @@ class _VisionGraph:
         position_weight = b.input("position_weight", TensorProto.FLOAT, ["grid", 4])
         cos = b.input("cos", TensorProto.FLOAT, ["grid", half])
         sin = b.input("sin", TensorProto.FLOAT, ["grid", half])
-        hidden = self._embed(b.narrowed(patches), position_index, position_weight)
+        stream = _Stream(self._embed(b.narrowed(patches), position_index, position_weight))
         taps = {layer: j for j, layer in enumerate(arch.deepstack_layers)}
         deepstack = []
         grid = b.op("Shape", position_index, end=1)
         with b.scope("rotary"):
-            cos, sin = (self._angles(x, hidden, grid) for x in (cos, sin))
+            cos, sin = (self._angles(x, stream.hidden, grid) for x in (cos, sin))
         for i in range(arch.layers):
+            following = f"{_P}merger.norm" if i == arch.layers - 1 else f"{_P}blocks.{i + 1}.norm1"
             with b.scope(f"blocks.{i}"):
-                hidden = self._block(i, hidden, cos, sin, grid)
+                stream = self._block(i, stream, (cos, sin, grid), following)
             if i in taps:
                 with b.scope(f"deepstack.{taps[i]}"):
                     name = f"{_P}deepstack_merger_list.{taps[i]}"
-                    rows = self._layer_norm(self._shuffle(hidden), f"{name}.norm")
+                    rows = self._layer_norm(self._shuffle(stream.hidden), f"{name}.norm")
                     deepstack.append(self._merge(name, f"deepstack.{taps[i]}", rows))
         with b.scope("merger"):
-            rows = self._shuffle(self._layer_norm(hidden, f"{_P}merger.norm"))
+            rows = self._shuffle(self._normed(stream, f"{_P}merger.norm"))
             merged = self._merge(f"{_P}merger", "merger", rows)
         features = [b.op("Unsqueeze", x, b.shape(0)) for x in (merged, *deepstack)]
-        b.output(
-            b.op("Concat", *features, axis=0), "features", TensorProto.FLOAT, [len(features), "rows", arch.out_hidden]
-        )
+        joined = b.op("Concat", *features, axis=0)
+        b.output(joined, "features", b.precision.onnx_type, [len(features), "rows", arch.out_hidden])
         return b.model()
 
     def _angles(self, table: str, hidden: str, grid: str) -> str:
@@ -170,18 +183,44 @@ class _VisionGraph:
             shape = b.op("Concat", b.shape(-1), b.op("Shape", position), axis=0)
             return b.op("Reshape", b.op("Add", b.op("Reshape", hidden, shape), position), b.shape(-1, arch.hidden))
 
-    def _block(self, i: int, hidden: str, cos: str, sin: str, grid: str) -> str:
+    def _block(self, i: int, stream: _Stream, geometry: tuple[str, str, str], following: str) -> _Stream:
+        """One layer; `geometry` is rotary tables and grid, `following` the norm that comes behind it."""
         name = f"{_P}blocks.{i}."
         with self.b.scope("attention"):
-            normed = self.b.narrowed(self._layer_norm(hidden, f"{name}norm1"))
-            attended = self._attention(i, normed, cos, sin, grid)
-            output = self._linear(attended, f"{name}attn.proj", f"blocks.{i}.output", "output")
-            hidden = self.b.op("Add", hidden, self.b.widened(output), name="residual")
+            normed = self.b.narrowed(self._normed(stream, f"{name}norm1"))
+            attended = self._attention(i, normed, *geometry)
+            added = (attended, f"{name}attn.proj", f"blocks.{i}.output", "output")
+            stream = self._add(stream, added, f"{name}norm2")
         with self.b.scope("mlp"):
-            normed = self.b.narrowed(self._layer_norm(hidden, f"{name}norm2"))
+            normed = self.b.narrowed(self._normed(stream, f"{name}norm2"))
             grown = self._linear(normed, f"{name}mlp.linear_fc1", f"blocks.{i}.fc1", "fc1")
-            shrunk = self._linear(self._gelu_tanh(grown), f"{name}mlp.linear_fc2", f"blocks.{i}.fc2", "fc2")
-            return self.b.op("Add", hidden, self.b.widened(shrunk), name="residual")
+            added = (self._gelu_tanh(grown), f"{name}mlp.linear_fc2", f"blocks.{i}.fc2", "fc2")
+            return self._add(stream, added, following)
+
+    def _add(self, stream: _Stream, product: tuple[str, str, str, str], norm: str) -> _Stream:
+        """Adds a product, given as `_linear` takes it, to the residual stream, behind which `norm` comes.
+
+        Where no compiler joins operators, one adds product and bias to the stream and norms it, in float32.
+        """
+        b = self.b
+        if not b.narrow:
+            return _Stream(b.op("Add", stream.hidden, b.widened(self._linear(*product)), name="residual"))
+        value, tensors, place, name = product
+        bare = b.widened(b.linear(value, f"{tensors}.weight", place=place, name=name))
+        inputs = (bare, stream.hidden, *(b.weight(x) for x in (f"{norm}.weight", f"{norm}.bias", f"{tensors}.bias")))
+        normed, _, _, hidden = b.ops(
+            "SkipLayerNormalization",
+            4,
+            *inputs,
+            unwanted=(1, 2),
+            domain=RUNTIME_DOMAIN,
+            epsilon=_LAYER_NORM_EPS,
+            name="residual",
+        )
+        return _Stream(hidden, normed)
+
+    def _normed(self, stream: _Stream, name: str) -> str:
+        return stream.normed or self._layer_norm(stream.hidden, name)
 
     def _linear(self, value: str, tensors: str, place: str, name: str) -> str:
         return self.b.linear(value, f"{tensors}.weight", place=place, bias=f"{tensors}.bias", name=name)
@@ -234,9 +273,11 @@ class _VisionGraph:
         return b.op("Reshape", mixed, b.shape(-1, arch.hidden))
 
     def _merge(self, name: str, place: str, rows: str) -> str:
-        """The merger's two layers: `[B * P / merge**2, hidden * merge**2]` to `[.., out_hidden]`, float32 both."""
-        wide = self._linear(self.b.narrowed(rows), f"{name}.linear_fc1", f"{place}.fc1", "fc1")
-        return self.b.widened(self._linear(self._gelu(wide), f"{name}.linear_fc2", f"{place}.fc2", "fc2"))
+        """The merger's two layers: float32 `[B * P / merge**2, hidden * merge**2]` to features `[.., out_hidden]`."""
+        b = self.b
+        wide = self._linear(b.narrowed(rows), f"{name}.linear_fc1", f"{place}.fc1", "fc1")
+        features = self._linear(self._gelu(wide), f"{name}.linear_fc2", f"{place}.fc2", "fc2")
+        return features if b.narrow else b.cast(features, b.precision.onnx_type)
 
     def _shuffle(self, value: str) -> str:
         """Joins the patches of a merge block, which lie side by side, into one row."""

@@ -180,6 +180,7 @@ def onnxruntime_engine(
         threads=memory.slots,
         precision=graphs.precision,
         pool_timeout_s=settings.pool_timeout_s,
+        images=memory.images,
         cuda=cuda,
     )
     return engine, memory

@@ -57,14 +57,14 @@ def processor_engine(graphs: GraphFiles, memory: MemoryPlan, settings: EngineSet
         precision=graphs.precision,
         pool_timeout_s=settings.pool_timeout_s,
         weights=graphs.weights,
+        images=memory.images,
     )
 
 
 def runner_over(engine: Engine, memory: MemoryPlan) -> Runner:
     """What feeds packs to an engine, which it owns from then on; `build_runner` explains the arguments."""
     text = memory.model.architecture.text
-    # Plans are compiled for usual runs of the vision encoder. ONNX Runtime takes any; a GPU likes them full.
-    on_gpu = memory.kind is EngineKind.ONNXRUNTIME_CUDA
+    images = memory.images if memory.kind is EngineKind.ONNXRUNTIME_CUDA else None
     return Runner(
         engine,
         # No position is past the end of the longest sequence.
@@ -72,5 +72,5 @@ def runner_over(engine: Engine, memory: MemoryPlan) -> Runner:
         feature_bytes=memory.feature_cache_bytes,
         prefix_bytes=memory.prefix_cache_bytes,
         prefix_rows=memory.prefix_rows,
-        vision_patches=memory.images.patches if on_gpu and memory.images else VISION_PATCHES,
+        vision_patches=VISION_PATCHES if images is None else images.patches,
     )

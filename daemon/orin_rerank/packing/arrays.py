@@ -15,7 +15,10 @@ if TYPE_CHECKING:
     from orin_rerank.packing.rotary import RotaryTable
     from orin_rerank.prompt.encoded import EncodedSegment, Float32Array, Int32Array
 
-__all__ = ["KeyValues", "PackArrays", "PackLayout"]
+__all__ = ["Features", "KeyValues", "PackArrays", "PackLayout"]
+
+Features = npt.NDArray[np.floating[Any]]
+"""What the vision encoder makes of an image, `[1 + taps, tokens, hidden]`, in the precision of the matrix products."""
 
 KeyValues = npt.NDArray[np.floating[Any]]
 """Keys and values of a prefix, `[layers, 2, tokens, kv_heads, head_dim]`, in the precision of the matrix products."""
@@ -36,8 +39,8 @@ class PackArrays:
         document_id: int32 `[S]`, 0 for a prefix.
         visual_index: int32 `[S]`, 0 for text.
         last: int32 `[N]`.
-        visual: float32 `[V, H]`; no rows for a text-only model.
-        deepstack: float32 `[V, H]` for each tap.
+        visual: `[V, H]`; no rows for a text-only model.
+        deepstack: `[V, H]` for each tap.
         known: `[layers, 2, C, kv_heads, D]`.
         known_id: int32 `[C]`, -1 for a row that stands for none.
         keep: int32 `[K]`.
@@ -52,8 +55,8 @@ class PackArrays:
     document_id: Int32Array
     visual_index: Int32Array
     last: Int32Array
-    visual: Float32Array
-    deepstack: tuple[Float32Array, ...]
+    visual: Features
+    deepstack: tuple[Features, ...]
     known: KeyValues
     known_id: Int32Array
     keep: Int32Array
@@ -103,13 +106,13 @@ class PackLayout:
         """The images whose features are needed."""
         return frozenset(self._image_rows)
 
-    def fill(self, arrays: PackArrays, rotary: RotaryTable, features: Mapping[bytes, Float32Array]) -> None:
+    def fill(self, arrays: PackArrays, rotary: RotaryTable, features: Mapping[bytes, Features]) -> None:
         """Writes every element of every input.
 
         Args:
             arrays: Where to.
             rotary: The model's rotary tables.
-            features: float32 `[1 + taps, tokens, H]` of every image in `image_digests`.
+            features: Of every image in `image_digests`.
         """
         arrays.known[:, :, :1] = 0
         arrays.known_id[0] = -1
@@ -161,7 +164,7 @@ class PackLayout:
             arrays.visual_index[where][is_image] = rows[segment.visual_index[is_image]]
         return end
 
-    def _write_features(self, arrays: PackArrays, features: Mapping[bytes, Float32Array]) -> None:
+    def _write_features(self, arrays: PackArrays, features: Mapping[bytes, Features]) -> None:
         targets = (arrays.visual, *arrays.deepstack)
         for target in targets:
             target[0] = 0.0

@@ -48,8 +48,8 @@ def write_patches(pixels: UInt8Array, profile: ImageProfile, out: Float32Array) 
         raise InternalError(f"patches of an image of {pixels.shape} do not fit into an array of {out.shape}")
     blocks = pixels.reshape(rows // merge, merge, side, columns // merge, merge, side, CHANNELS)
     blocks = blocks.transpose(0, 3, 1, 4, 6, 2, 5)  # [gh / merge, gw / merge, merge, merge, channel, row, column]
-    target = out.reshape(rows // merge, columns // merge, merge, merge, CHANNELS, frames, side, side)
-    first = target[:, :, :, :, :, 0]
-    np.divide(blocks, _HALF_RANGE, out=first, dtype=np.float32)
-    np.subtract(first, np.float32(1), out=first)
-    target[:, :, :, :, :, 1:] = first[:, :, :, :, :, np.newaxis]
+    # Moved while they are bytes: what jumps about in memory is a quarter as much.
+    values = np.divide(np.ascontiguousarray(blocks), _HALF_RANGE, dtype=np.float32)
+    values -= np.float32(1)
+    target = out.reshape(rows * columns, CHANNELS, frames, side**2)
+    target[:] = values.reshape(rows * columns, CHANNELS, 1, side**2)

@@ -18,8 +18,8 @@ if TYPE_CHECKING:
 
     from orin_rerank.engines.port import Engine
     from orin_rerank.graph.places import Place
-    from orin_rerank.packing.arrays import PackArrays
-    from orin_rerank.prompt.encoded import EncodedImage, Float32Array, Int32Array
+    from orin_rerank.packing.arrays import Features, PackArrays
+    from orin_rerank.prompt.encoded import EncodedImage, Int32Array
     from orin_rerank.quantization.ranges import RangeCollector
 
 __all__ = ["ROWS_PER_RUN", "ObservingEngine"]
@@ -68,7 +68,7 @@ class ObservingEngine(EngineWrapper):
         self._engine.run(arrays, probe)
         self._collect(self._text, probe)
 
-    def encode_images(self, images: Sequence[EncodedImage], probe: Probe | None = None) -> list[Float32Array]:
+    def encode_images(self, images: Sequence[EncodedImage], probe: Probe | None = None) -> list[Features]:
         """Runs the vision encoder on one image after the other, and collects what it reports.
 
         Raises:

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from orin_rerank.engines.port import Engine
     from orin_rerank.graph.places import Place
-    from orin_rerank.packing.arrays import PackArrays
+    from orin_rerank.packing.arrays import Features, PackArrays
     from orin_rerank.prompt.encoded import EncodedImage, Float32Array
 
 __all__ = ["Sensitivity", "SwitchingEngine", "measure_sensitivity"]
@@ -47,7 +47,7 @@ class SwitchingEngine(EngineWrapper):
         """Runs the decoder with its switches as they are set."""
         self._engine.run(arrays, probe or self._switches(self._text))
 
-    def encode_images(self, images: Sequence[EncodedImage], probe: Probe | None = None) -> list[Float32Array]:
+    def encode_images(self, images: Sequence[EncodedImage], probe: Probe | None = None) -> list[Features]:
         """Runs the vision encoder with its switches as they are set."""
         return self._engine.encode_images(images, probe or self._switches(self._vision))
 

@@ -48,7 +48,7 @@ SAMPLES: Final = {"samples": Extent(64, 64, 64)}
 
 
 def text_ladder(architecture: Architecture, tokens: int = 64, budget: int = 64) -> tuple[ShapeProfile, ...]:
-    capacity = PackCapacity.of_model(architecture, tokens=tokens, documents=64, key_value_dtype=np.float16)
+    capacity = PackCapacity.of_model(architecture, tokens=tokens, documents=64, product_dtype=np.float16)
     return tuple(profile.with_extents(SAMPLES) for profile in text_profiles(capacity, budget))
 
 

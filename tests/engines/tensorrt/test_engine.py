@@ -67,7 +67,7 @@ def capacity_of(bundle: Bundle, precision: Precision, tokens: int = TOKENS) -> P
         bundle.manifest.architecture,
         tokens=tokens,
         documents=32,
-        key_value_dtype=np.float16 if precision.half else np.float32,
+        product_dtype=np.float16 if precision.half else np.float32,
     )
 
 

@@ -73,8 +73,8 @@ def test_tensorrt_takes_the_arrays_that_the_engine_binds(tmp_path: Path, precisi
     image, architecture = manifest.prompt.image, manifest.architecture
     assert image is not None
     (graph,) = write_random_model(tmp_path, architecture, precision, [Dialect.PRIMITIVE])
-    capacity = PackCapacity.of_model(architecture, tokens=64, documents=4, key_value_dtype=np.float16)
-    images = ImageCapacity.of_model(image, taps=capacity.taps, hidden=capacity.hidden)
+    capacity = PackCapacity.of_model(architecture, tokens=64, documents=4, product_dtype=np.float16)
+    images = ImageCapacity.of_model(image, capacity)
     pool = BufferPool(capacity, 1, 1.0, images=images)
     bound = {}
     with pool.lend(PackLayout(PackBuilder(1).build(), {})) as arrays:

@@ -24,6 +24,7 @@ from orin_rerank.engines.feeding import (
     pack_inputs,
     pack_outputs,
 )
+from orin_rerank.engines.host_work import HostWork
 from orin_rerank.engines.memory import ALIGNMENT, cuda_block
 from orin_rerank.engines.pool import BufferPool, ImageCapacity
 from orin_rerank.engines.port import EngineInfo
@@ -41,8 +42,8 @@ if TYPE_CHECKING:
     from orin_rerank.engines.pool import PackCapacity, PoolCounters
     from orin_rerank.engines.port import Probe
     from orin_rerank.engines.tensorrt.runtime import LoadedPlan
-    from orin_rerank.packing.arrays import PackArrays, PackLayout
-    from orin_rerank.prompt.encoded import EncodedImage, Float32Array
+    from orin_rerank.packing.arrays import Features, PackArrays, PackLayout
+    from orin_rerank.prompt.encoded import EncodedImage
     from orin_rerank.prompt.profile import ImageProfile
 
     NamedArrays: TypeAlias = Mapping[str, npt.NDArray[Any]]
@@ -101,6 +102,7 @@ class TensorRtEngine:
     ) -> None:
         self._cuda = cuda
         self._image = image
+        self._host = HostWork(for_gpu=True)
         self._info = EngineInfo("tensorrt", precision, capacity.tokens, capacity.documents, slots)
         self._plans = [text] if vision is None else [text, vision]
         self._lanes: list[_Lane] = []
@@ -109,7 +111,7 @@ class TensorRtEngine:
             _check_capacity(text, capacity)
             images = None
             if vision is not None and image is not None:
-                images = ImageCapacity.of_model(image, taps=capacity.taps, hidden=capacity.hidden)
+                images = ImageCapacity.of_model(image, capacity)
             self._pool = BufferPool(capacity, slots, pool_timeout_s, images=images, allocate=cuda_block(cuda))
             undone.callback(self._pool.close)
             for _ in range(slots):
@@ -140,7 +142,7 @@ class TensorRtEngine:
         inputs = pack_inputs(arrays, visual=lane.vision is not None)
         self._execute(lane.stream, lane.text, inputs, pack_outputs(arrays), probe)
 
-    def encode_images(self, images: Sequence[EncodedImage], probe: Probe | None = None) -> list[Float32Array]:
+    def encode_images(self, images: Sequence[EncodedImage], probe: Probe | None = None) -> list[Features]:
         """Runs the vision encoder on images of one common grid; in several runs where not all fit into one."""
         capacity = self._pool.images
         if capacity is None:
@@ -151,6 +153,7 @@ class TensorRtEngine:
     def close(self) -> None:
         """Waits for the runs in flight, then frees buffers, contexts, plans and the GPU; see `Engine.close`."""
         self._pool.drain()
+        self._host.close()
         self._undone.close()
 
     def _per_run(self, images: Sequence[EncodedImage], capacity: ImageCapacity) -> int:
@@ -162,15 +165,16 @@ class TensorRtEngine:
             count //= 2
         return count
 
-    def _encode(self, images: Sequence[EncodedImage], probe: Probe | None) -> list[Float32Array]:
+    def _encode(self, images: Sequence[EncodedImage], probe: Probe | None) -> list[Features]:
         assert self._image is not None
         each = images[0].grid[0] * images[0].grid[1]
         with self._pool.lend_for_images(len(images), each) as arrays:
             lane = self._lanes[self._pool.slot_of(arrays.patches)]
             assert lane.vision is not None
-            inputs = image_inputs(arrays, images, self._image)
-            self._execute(lane.stream, lane.vision, inputs, {"features": arrays.features}, probe)
-            return image_features(arrays, images)
+            inputs = image_inputs(arrays, images, self._image, self._host)
+            with self._host.turn():
+                self._execute(lane.stream, lane.vision, inputs, {"features": arrays.features}, probe)
+            return image_features(arrays, images, self._host)
 
     def _open_lane(self) -> _Lane:
         nbytes = max(plan.scratch_bytes for plan in self._plans)
@@ -268,7 +272,7 @@ def _check_capacity(text: LoadedPlan, capacity: PackCapacity) -> None:
     if missing:
         raise PlanError(f"was compiled from another graph: it lacks {', '.join(missing)}", item=text.name)
     kept_in = text.tensors["known"].dtype
-    if kept_in != np.dtype(c.key_value_dtype):
+    if kept_in != np.dtype(c.product_dtype):
         raise InternalError(f"keys and values are {kept_in}, their buffers not", item=text.name)
     if not text.covers(smallest, largest):
         raise PlanError("was compiled for another model, or for smaller packs than the buffers hold", item=text.name)
