@@ -186,6 +186,21 @@ def test_cores_that_are_off_have_no_clock_that_could_be_given_back(tmp_path: Pat
     assert restore(paths, tmp_path).changed == ("clocks as they were",)
 
 
+def test_another_mode_of_the_same_number_is_not_ours(tmp_path: Path) -> None:
+    paths = tuned(tmp_path, NX_16)
+    paths.at(CONFIG).write_text(paths.at(CONFIG).read_text().replace("NAME=MAXN", "NAME=OTHER"))
+    assert restore(paths, tmp_path).changed == ("clocks as they were",)
+    assert mode_of(paths) == "OTHER"
+
+
+def test_settings_that_came_back_to_what_was_found(tmp_path: Path) -> None:
+    paths = tuned(tmp_path, NX_16)
+    tune_board(paths, Tuning(power_mode="15W"), tmp_path / "state", lambda _: None)
+    before = paths.at("/fake/calls").read_text().count("nvpmodel -m")
+    assert restore(paths, tmp_path).changed == ("clocks as they were",)
+    assert paths.at("/fake/calls").read_text().count("nvpmodel -m") == before
+
+
 def test_a_mode_that_is_right_is_not_set_again(tmp_path: Path) -> None:
     """A mode that is set twice has upset the GPU's driver."""
     paths = tuned(tmp_path, NX_16)

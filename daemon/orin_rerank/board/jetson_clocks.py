@@ -2,14 +2,12 @@
 
 NVIDIA's script ends with 0 whatever went wrong, so what it did is looked at. And it does more than it is asked for: it
 keeps in its home folder whether the fan's control runs, also where another file is named, and starts or stops that
-control when it restores. The fan is none of ours: it gets a home folder for the moment, or none, and what it stored is
-kept without the fan, and without which cores are on, which is the power mode's matter. It is never called with `--fan`,
-which stops the fan's own control.
+control when it restores. The fan is none of ours: it gets a home folder that is none. Which cores are on is left out of
+what it stored: that is the power mode's matter. It is never called with `--fan`, which stops the fan's own control.
 """
 
 from __future__ import annotations
 
-import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -60,11 +58,10 @@ def store_clocks(paths: BoardPaths, file: Path, timeout_s: float = TIMEOUT_S) ->
         BoardBusyError: If it fails.
         OSError: If the file cannot be written.
     """
-    with tempfile.TemporaryDirectory(prefix=".home-", dir=file.parent) as home:
-        _run(paths, "--store", str(file), home=Path(home), timeout_s=timeout_s)
-        lines = file.read_text(encoding="utf-8").splitlines(keepends=True) if file.exists() else []
-        kept = [line for line in lines if not line.startswith(f"{home}/") and _CORE_ON not in line]
-        kept = [line for line in kept if not line.rstrip().endswith(":")]  # of a core that is off
+    _run(paths, "--store", str(file), timeout_s=timeout_s)
+    lines = file.read_text(encoding="utf-8").splitlines(keepends=True) if file.exists() else []
+    # Of a core that is off there is no value.
+    kept = [line for line in lines if _CORE_ON not in line and not line.rstrip().endswith(":")]
     file.write_text("".join(kept), encoding="utf-8")
 
 
@@ -95,8 +92,8 @@ def restore_clocks(paths: BoardPaths, file: Path, timeout_s: float = TIMEOUT_S) 
         raise BoardBusyError(f"did not give all clocks back: {failed}", item=PROGRAM)
 
 
-def _run(paths: BoardPaths, *arguments: str, timeout_s: float, home: Path = _NO_HOME) -> str:
-    answer = run_program(paths, PROGRAM, *arguments, timeout_s=min(TIMEOUT_S, timeout_s), home=home)
+def _run(paths: BoardPaths, *arguments: str, timeout_s: float) -> str:
+    answer = run_program(paths, PROGRAM, *arguments, timeout_s=min(TIMEOUT_S, timeout_s), home=_NO_HOME)
     if answer.code != 0:
         raise BoardBusyError(f"failed: {answer.gist}", item=" ".join([PROGRAM, *arguments[:1]]))
     return answer.output
