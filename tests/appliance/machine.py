@@ -149,7 +149,7 @@ class Machine:
         return done.stdout
 
     def as_user(self, user: str, *command: str) -> subprocess.CompletedProcess[str]:
-        """Runs a command in the machine as one of its users, with the user's groups, home and nothing else of root's."""
+        """Runs a command in the machine as one of its users, with nothing of root's environment."""
         who = ("setpriv", f"--reuid={user}", f"--regid={user}", "--init-groups", "--reset-env")
         return self.try_run(*who, *command)
 

@@ -125,6 +125,18 @@ def test_a_request_that_is_none_does_nothing_and_ends(serving):
     serving.run("systemctl", "reset-failed")
 
 
+def test_wrong_settings_do_not_make_it_deaf(serving):
+    settings(serving, "[board]\npower_mod = 5\n")
+    serving.as_user("orin-rerank", "sh", "-c", "echo tune >/run/orin-rerank/board-request")
+    gone = ("sh", "-c", "! test -e /run/orin-rerank/board-request")
+    wait_until(lambda: serving.try_run(*gone).returncode == 0, 30, "the request stays")
+    settings(serving, UNPREPARED)
+    serving.run("systemctl", "reset-failed")
+    assert serving.property_of("orin-rerank-board.path", "ActiveState") == "active"
+    serving.run("/var/fake-board/usr/sbin/nvpmodel", "-m", "0")
+    wait_until(lambda: clocks_locked(serving.board), 120, f"nobody locks them: {serving.journal(DAEMON)}")
+
+
 def test_settings_are_read_again_without_a_restart(serving):
     pid = main_pid(serving)
     settings(serving, UNPREPARED + '[log]\nlevel = "debug"\n[server]\nmax_documents = 2\n')

@@ -22,9 +22,10 @@ from appliance.installed import (
     outcome_of,
     put_board,
     rank,
+    small_sets,
     wait_for_state,
 )
-from appliance.machine import Machine
+from appliance.machine import Machine, wait_until
 from fakes.board import AGX_ORIN_64
 from orin_rerank.board.paths import ROOT_VARIABLE
 
@@ -36,6 +37,7 @@ def machine(plain, deb, folder):
     """One machine for this file: its tests are its life, in order."""
     with Machine(plain, folder / "package") as made:
         made.board = put_board(made, AGX_ORIN_64)
+        small_sets(made)
         shutil.copyfile(deb, made.root / "var/tmp/package.deb")
         made.boot()
         made.run("dpkg", "--install", "/var/tmp/package.deb")
@@ -110,7 +112,12 @@ def test_the_journal_has_fields(machine):
 
 
 def test_nothing_that_was_ranked_is_in_the_journal(machine):
-    assert "ladder" not in machine.journal(DAEMON)
+    """Nor in its fields, whatever became of the request."""
+    assert machine.as_user(APP, "orin-rerank", "rank", "fire engine", *["text:a red lorry"] * 1001).returncode == 65
+    everything = json.dumps(machine.entries(DAEMON))
+    assert "orin-rerank-mini" in everything
+    for word in ("ladder", "fire engine", "lorry"):
+        assert word not in everything
 
 
 @pytest.mark.parametrize(("unit", "tenths"), [(DAEMON, 20), (BOARD, 30), (AGAIN, 30)])
@@ -168,15 +175,57 @@ def test_installed_again_it_is_as_before(machine):
     assert machine.try_run("systemctl", "is-enabled", "orin-rerank-board.path").stdout.strip() == "disabled"
     assert machine.read("/etc/orin-rerank/config.toml") == KEPT
     assert clocks_locked(machine.board)
-    machine.run("dpkg", "--remove", "orin-rerank", env={ROOT_VARIABLE: BOARD_ROOT})
+
+
+def test_what_fails_to_replace_it_leaves_it_running(machine, folder):
+    """A package that conflicts with it, and cannot be installed after all."""
+    tree = folder / "rival"
+    (tree / "DEBIAN").mkdir(parents=True)
+    fields = ("Package: rival", "Version: 1", "Architecture: all", "Maintainer: test <test@example.invalid>")
+    conflict = ("Conflicts: orin-rerank", "Description: cannot be installed", "")
+    (tree / "DEBIAN/control").write_text("\n".join((*fields, *conflict)))
+    (tree / "DEBIAN/preinst").write_text("#!/bin/sh\nexit 1\n")
+    (tree / "DEBIAN/preinst").chmod(0o755)
+    deb = machine.root / "var/tmp/rival.deb"
+    subprocess.run(["dpkg-deb", "--build", tree, deb], check=True, capture_output=True)
+    assert machine.try_run("dpkg", "--auto-deconfigure", "--install", "/var/tmp/rival.deb").returncode != 0
+    wait_for_state(machine)
+    assert machine.property_of("orin-rerank-board.path", "ActiveState") == "active"
+    wait_until(lambda: clocks_locked(machine.board), 60, "clocks stay given back")
+
+
+def test_where_nothing_may_be_started_nothing_is(machine):
+    machine.write("/usr/sbin/policy-rc.d", "#!/bin/sh\nexit 101\n", mode=0o755)
+    before = main_pid(machine)
+    machine.run("dpkg", "--install", "/var/tmp/next.deb")
+    assert main_pid(machine) == before
+    machine.run("rm", "/usr/sbin/policy-rc.d")
+
+
+def test_a_mode_that_cannot_be_given_back_is_not_forgotten(machine):
+    """On an AGX Orin each way between these two modes takes a reboot."""
+    machine.board.at("/fake/needs_reboot").write_text(f"{AGX_ORIN_64.default}\n")
+    done = machine.try_run("dpkg", "--remove", "orin-rerank", env={ROOT_VARIABLE: BOARD_ROOT})
+    assert done.returncode == 0
+    assert f"nvpmodel -m {AGX_ORIN_64.default}" in done.stderr
+    assert mode_of(machine.board) == "0000"
     assert not clocks_locked(machine.board)
+    machine.run("dpkg", "--install", "/var/tmp/next.deb")
+    wait_for_state(machine)
+    assert clocks_locked(machine.board)
 
 
 def test_purging_leaves_nothing(machine):
-    done = machine.try_run("dpkg", "--purge", "orin-rerank")
-    assert (done.returncode, done.stderr) == (0, "")
+    """Straight from what is installed and runs; a unit that somebody has masked is found again by the next one."""
+    machine.run("systemctl", "mask", "--now", "orin-rerank-board.path")
+    done = machine.try_run("dpkg", "--purge", "orin-rerank", env={ROOT_VARIABLE: BOARD_ROOT})
+    assert done.returncode == 0
+    assert f"`sudo nvpmodel -m {AGX_ORIN_64.default}` sets it" in done.stderr
+    assert not clocks_locked(machine.board)
+    # The daemon sees to its own; the disk of the machine notes modes that NVIDIA's program sets.
+    assert machine.run("find", "/var/lib/nvpmodel") == "/var/lib/nvpmodel\n"
     found = machine.run(
-        "find", "/", "-xdev", "-name", "*orin*rerank*", "-not", "-path", "/var/fake-board/*", "-not", "-path",
+        "find", "/", "/run", "-xdev", "-name", "*orin*rerank*", "-not", "-path", "/var/fake-board/*", "-not", "-path",
         "/etc/systemd/system/*.d", "-not", "-path", "/proc/*",
     )  # fmt: skip
     assert found.split() == []

@@ -102,9 +102,8 @@ def test_scripts_are_for_any_shell_and_do_nothing_unasked(name: str) -> None:
     script = ROOT / "deploy/deb" / name
     assert script.read_text().startswith("#!/bin/sh\nset -e\n")
     subprocess.run(["sh", "-n", script], check=True)
-    # What dpkg calls them with where something else has failed.
-    for reason in ("abort-upgrade", "abort-install", "failed-upgrade", "disappear"):
-        if name != "postrm":  # which tells systemd of units that have changed, whatever the reason
+    if name != "postrm":  # which tells systemd of units that have changed, whatever the reason
+        for reason in ("triggered", "upgrade", "failed-upgrade", "deconfigure"):
             subprocess.run(["/bin/sh", script, reason, "1.0"], check=True, env={"PATH": "/nowhere"})
 
 
