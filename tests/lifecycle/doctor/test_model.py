@@ -2,22 +2,27 @@
 
 from __future__ import annotations
 
+import random
 import shutil
 from pathlib import Path
 
 import pytest
 
+from engines.running import noise_picture, random_text
 from fakes.board import make_pc
 from lifecycle.doctor.places import MINI, WITH_GPU, board, context_of, said
+from lifecycle.int8_bundles import add_gate, write_int8_bundle
 from orin_rerank.engines.bundle import Bundle
 from orin_rerank.engines.plan_store import PlanStore
 from orin_rerank.engines.settings import EngineSettings, PrecisionChoice
+from orin_rerank.engines.store import EngineStore
 from orin_rerank.graph.builder import Precision
 from orin_rerank.lifecycle.compile_target import CompileTarget
 from orin_rerank.lifecycle.doctor.finding import Verdict
 from orin_rerank.lifecycle.doctor.model import check_bundle, check_damage, check_int8, check_plans
 from orin_rerank.lifecycle.doctor.probe import MachineProbe
 from orin_rerank.lifecycle.plan_work import engine_to_compile
+from orin_rerank.prompt.content import RerankInput
 
 
 def test_the_bundle(tmp_path: Path) -> None:
@@ -100,3 +105,21 @@ def test_no_plans(tmp_path: Path) -> None:
     assert check_plans(paths, context_of(tmp_path, probe=MachineProbe())) is None
     for_tests = MachineProbe("tensorrt_rtx 1.7.1", gpu=WITH_GPU.gpu)
     assert check_plans(paths, context_of(tmp_path, probe=for_tests)) is None
+
+
+def test_int8_whose_gate_did_not_pass(bundle_folder: Path, tmp_path: Path) -> None:
+    rng = random.Random(3)
+    requests = [RerankInput([random_text(rng)], [[random_text(rng)], [noise_picture(1, 32, 64)]])]
+    source = Bundle.open(bundle_folder)
+    made = write_int8_bundle(source, tmp_path / "int8", requests)
+    context = context_of(tmp_path, bundle=bundle_folder)
+    for noise, verdict in ((1.0, Verdict.WARN), (0.1, Verdict.OK)):
+        add_gate(made, noise)
+        with EngineStore(context.state).staging(source.digest) as staged:
+            shutil.copytree(made.folder, staged, dirs_exist_ok=True)
+            EngineStore(context.state).install(source.digest, staged)
+        finding = check_int8(board(tmp_path), context)
+        assert said(finding)[0] is verdict
+        assert finding is not None
+        assert finding.text.startswith("its gate says: ") is (verdict is Verdict.WARN)
+        assert finding.command == ("orin-rerank calibrate" if verdict is Verdict.WARN else None)
