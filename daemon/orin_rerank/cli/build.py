@@ -81,7 +81,8 @@ def build(
     of a pack and of a pair, and the memory that serving may take.
 
     Ctrl-C stops it within seconds. What is compiled is kept, and the same command goes on from there. Plans of INT8
-    engines that have been replaced, and of a bundle where another lies now, are removed.
+    engines that have been replaced, and of a bundle where another lies now, are removed. As root it works as the owner
+    of the state folder, which is the service's user.
 
     For example:
 
@@ -99,6 +100,7 @@ def build(
     from orin_rerank.cli.bundles import SHIPPED_EVALUATION, bundle_of, repository_folder
     from orin_rerank.cli.configured import settings_of, state_folder
     from orin_rerank.cli.output import console, print_json
+    from orin_rerank.cli.owner import become_owner
     from orin_rerank.engines.bundle import Bundle
     from orin_rerank.engines.plan_store import PlanStore
     from orin_rerank.engines.store import EngineStore
@@ -118,9 +120,10 @@ def build(
         level,
         again,
     )
+    state = state_folder(settings)
+    become_owner(state)
     source = Bundle.open(bundle_of(bundle or settings.model.bundle))
     target = find_target()
-    state = state_folder(settings)
     stores = EngineStore(state), PlanStore(state)
     judged = evaluation or settings.first_boot.evaluation or repository_folder(SHIPPED_EVALUATION)
     with ShownBuild() as shown:

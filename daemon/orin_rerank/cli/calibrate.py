@@ -96,7 +96,8 @@ def calibrate(
 
     Runs the calibration set through the model, smooths and rounds weights and activations, measures what INT8 costs
     at each place, and compares the result with full precision on a judged set. What passes is served from the next
-    start of the daemon on; what does not is thrown away, and whatever was served before stays.
+    start of the daemon on; what does not is thrown away, and whatever was served before stays. As root it works as the
+    owner of the state folder, which is the service's user: that user must be able to read the sets.
 
     For example:
 
@@ -125,6 +126,7 @@ def calibrate(
     from orin_rerank.cli.bundles import SHIPPED_CALIBRATION, SHIPPED_EVALUATION, bundle_of, repository_folder
     from orin_rerank.cli.configured import settings_of, state_folder
     from orin_rerank.cli.output import console, print_json, progress_console
+    from orin_rerank.cli.owner import become_owner
     from orin_rerank.engines.bundle import Bundle
     from orin_rerank.engines.plan_store import PlanStore
     from orin_rerank.engines.store import EngineStore
@@ -153,9 +155,10 @@ def calibrate(
         reuse,
         settings.engine.threads,
     )
+    state = state_folder(settings)
+    become_owner(state)
     source = Bundle.open(bundle_of(bundle or settings.model.bundle))
     out = progress_console() if json_output else console()
-    state = state_folder(settings)
     store = EngineStore(state)
     result = _calibrated(source, options, store, out)
     removed = remove_stale_plans(PlanStore(state), store, keep=[source.digest])

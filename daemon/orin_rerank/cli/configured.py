@@ -60,15 +60,13 @@ def state_folder(settings: Settings, user: int | None = None) -> Path:
     return default_state_folder(user=user)
 
 
-def place_of(bundle: Path, settings: Settings) -> Place:
+def place_of(bundle: Path, settings: Settings, state: Path) -> Place:
     """This machine, for it to be prepared.
 
     Args:
         bundle: The full-precision bundle's folder.
         settings: All settings.
-
-    Raises:
-        StoreError: If the user has no home.
+        state: Where engines are kept, as `state_folder` has it for whoever has called.
     """
     from orin_rerank.board.paths import BoardPaths
     from orin_rerank.cli.bundles import SHIPPED_CALIBRATION, SHIPPED_EVALUATION, repository_folder
@@ -77,7 +75,7 @@ def place_of(bundle: Path, settings: Settings) -> Place:
     first_boot = settings.first_boot
     return Place(
         bundle,
-        state_folder(settings),
+        state,
         first_boot.calibration or repository_folder(SHIPPED_CALIBRATION),
         first_boot.evaluation or repository_folder(SHIPPED_EVALUATION),
         settings.engine,

@@ -50,6 +50,7 @@ def engines(
     from orin_rerank.cli.bundles import bundle_of
     from orin_rerank.cli.configured import settings_of, state_folder
     from orin_rerank.cli.output import console, print_json
+    from orin_rerank.cli.owner import become_owner
     from orin_rerank.engines.bundle import Bundle
     from orin_rerank.engines.plan_store import PlanStore
     from orin_rerank.engines.store import EngineStore
@@ -60,6 +61,8 @@ def engines(
     settings = settings_of(config)
     named = bundle or settings.model.bundle
     state = state_folder(settings)
+    if prune:
+        become_owner(state)
     try:
         opened = Bundle.open(bundle_of(named))
     except BundleError:

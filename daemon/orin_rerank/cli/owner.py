@@ -1,9 +1,14 @@
-"""As root, work as the user whose service has to be able to use what is made."""
+"""As root, work as the user whose service has to be able to use what is made.
+
+For commands that write into the state folder. `export` is none: a bundle is only read by the service, and may lie where
+root alone writes.
+"""
 
 from __future__ import annotations
 
 import os
 import pwd
+import sys
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -13,19 +18,26 @@ __all__ = ["become_owner"]
 
 
 def become_owner(folder: Path) -> str | None:
-    """Becomes the owner of a folder, for good, where this is root and the owner is not.
+    """Becomes the owner of a folder, for good, where this is root and the owner is not; says so on standard error.
 
-    What root made there could be read by the service, and not replaced or removed by it.
+    What root made there could be read by the service, and not replaced or removed by it. Who names files that only root
+    may read is told that they cannot be read.
+
+    Args:
+        folder: The folder; where it is not there yet, the one that it will be made in counts.
 
     Returns:
         The user's name; None where nothing was to be changed.
     """
     if os.geteuid() != 0:
         return None
+    there = folder
+    while not there.exists() and there != there.parent:
+        there = there.parent
     try:
-        owner = folder.stat().st_uid
+        owner = there.stat().st_uid
         user = pwd.getpwuid(owner)
-    except (FileNotFoundError, KeyError):
+    except (OSError, KeyError):
         return None
     if owner == 0:
         return None
@@ -33,4 +45,5 @@ def become_owner(folder: Path) -> str | None:
     os.setgid(user.pw_gid)
     os.setuid(owner)
     os.environ["HOME"] = user.pw_dir  # compilers of NVIDIA's write caches there
+    sys.stderr.write(f"working as {user.pw_name}, who owns {there}\n")
     return user.pw_name

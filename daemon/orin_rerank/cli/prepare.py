@@ -44,7 +44,7 @@ def prepare(
     "retry_in_seconds"}]}; outcomes are done, failed and refused.
     """
     from orin_rerank.cli.bundles import bundle_of
-    from orin_rerank.cli.configured import place_of, settings_of
+    from orin_rerank.cli.configured import place_of, settings_of, state_folder
     from orin_rerank.cli.output import console, print_json
     from orin_rerank.cli.owner import become_owner
     from orin_rerank.cli.preparation_progress import ShownPreparation
@@ -53,8 +53,9 @@ def prepare(
 
     settings = settings_of(config)
     log.configure("error")  # what is the matter is in the table
-    place = place_of(bundle_of(bundle or settings.model.bundle), settings)
-    become_owner(place.state)
+    state = state_folder(settings)
+    become_owner(state)
+    place = place_of(bundle_of(bundle or settings.model.bundle), settings, state)
     with ShownPreparation() as shown:
         prepared = machine.prepare(place, shown, again=again)
     if json_output:

@@ -67,7 +67,7 @@ def serve(
         typer.Option(
             "--prepare",
             help="Make first what this machine lacks, as `orin-rerank prepare` does, unless [first_boot] in the "
-            "settings says otherwise; the system's service does so.",
+            "settings says otherwise; the system's service does so. As root it works as the owner of the state folder.",
         ),
     ] = False,
     config: ConfigOption = None,
@@ -94,8 +94,9 @@ def serve(
     from orin_rerank.board.paths import BoardPaths
     from orin_rerank.cli.address import default_socket
     from orin_rerank.cli.bundles import bundle_of
-    from orin_rerank.cli.configured import settings_of
+    from orin_rerank.cli.configured import settings_of, state_folder
     from orin_rerank.cli.exit_codes import exit_code_of
+    from orin_rerank.cli.owner import become_owner
     from orin_rerank.cli.reloading import Reloading
     from orin_rerank.lifecycle.board_watch import BoardWatch
     from orin_rerank.serving import foreground
@@ -124,7 +125,10 @@ def serve(
         server = dataclasses.replace(server, socket=default_socket())
     folder = bundle_of(bundle or settings.model.bundle)
     log.configure(settings.log.level.value)
-    source = _Source(folder, settings, prepare=prepare)
+    state = state_folder(settings)
+    if prepare:
+        become_owner(state)
+    source = _Source(folder, state, settings, prepare=prepare)
     with BoardWatch(BoardPaths.from_environment(), settings.board) as watch:
         return foreground.run(
             server,
@@ -141,9 +145,10 @@ def serve(
 class _Source:
     """Where the model comes from: what is there, or what this machine is made to have first."""
 
-    def __init__(self, bundle: Path, settings: Settings, *, prepare: bool) -> None:
+    def __init__(self, bundle: Path, state: Path, settings: Settings, *, prepare: bool) -> None:
         self._prepared: Prepared | None = None
         self._bundle = bundle
+        self._state = state
         self._settings = settings
         self._prepare = prepare
 
@@ -154,7 +159,7 @@ class _Source:
 
     def load(self, reporter: Reporter) -> LoadedModel:
         """Gives the model; called on the engine's thread."""
-        from orin_rerank.cli.configured import place_of, state_folder
+        from orin_rerank.cli.configured import place_of
         from orin_rerank.engines.store import EngineStore
         from orin_rerank.lifecycle.first_boot.machine import prepare_and_load
         from orin_rerank.lifecycle.first_boot.progress import Progress, Step
@@ -162,23 +167,22 @@ class _Source:
 
         settings = self._settings
         if self._prepare:
-            return prepare_and_load(place_of(self._bundle, settings), reporter, self._keep)
+            return prepare_and_load(place_of(self._bundle, settings, self._state), reporter, self._keep)
         return load_model(
             self._bundle,
             settings.engine,
             lambda detail: reporter(Progress(Step.LOAD, detail)),
-            store=EngineStore(state_folder(settings)),
+            store=EngineStore(self._state),
         )
 
     def stopped(self) -> None:
         """Notes that a step was stopped in order, though it did not come to an end in time."""
-        from orin_rerank.cli.configured import state_folder
         from orin_rerank.errors import StoreError
         from orin_rerank.lifecycle.first_boot.journal import Journal
 
         if self._prepare:
             with contextlib.suppress(StoreError):
-                Journal(state_folder(self._settings)).stop()
+                Journal(self._state).stop()
 
     def _keep(self, prepared: Prepared) -> None:
         self._prepared = prepared
