@@ -62,13 +62,14 @@ _SERVING_S: Final = 240.0
 def put_board(machine: Machine, spec: BoardSpec) -> BoardPaths:
     """Puts a board into a machine that is off, and tells the units where it is."""
     paths = make_board(machine.root / BOARD_ROOT.lstrip("/"), spec)
-    for place in ("run/orin-rerank", "run/orin-rerank-board", "var/lib/orin-rerank-board"):
+    # What is not the board's is the machine's own, also where doctor looks below the board's root.
+    services = ("run/orin-rerank", "run/orin-rerank-board", "var/lib/orin-rerank-board")
+    for place in (*services, "etc/systemd", "lib/systemd", "usr/bin/journalctl"):
         link = paths.root / place
         link.parent.mkdir(parents=True, exist_ok=True)
         link.symlink_to(f"/{place}")
     for program in ("usr/sbin/nvpmodel", "usr/bin/jetson_clocks"):  # what the unit's conditions look for
         (machine.root / program).symlink_to(f"{BOARD_ROOT}/{program}")
-    (paths.root / "usr/bin/journalctl").symlink_to("/usr/bin/journalctl")  # the machine's own, for doctor
     # No container has a Jetson's GPU, so none is waited for.
     drop_in(machine, DAEMON, "board", f"[Service]\nEnvironment={ROOT_VARIABLE}={BOARD_ROOT} {_NO_GPU}\n")
     for unit in (BOARD, AGAIN):

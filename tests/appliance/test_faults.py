@@ -64,6 +64,7 @@ def test_a_killed_daemon_comes_back(serving):
 
 
 def test_a_hanging_daemon_is_killed_by_the_watchdog_and_comes_back(serving):
+    """All of it hangs here; that an engine alone which hangs is found, tests/serving/test_heartbeat.py shows."""
     before, pid = _restarts(serving), main_pid(serving)
     serving.run("kill", "-STOP", str(pid))
     wait_until(lambda: main_pid(serving) not in (0, pid), 90, "the watchdog does not bite")
