@@ -301,6 +301,22 @@ class TestWhatTheRootServiceDoes:
         told = [problem.split(":")[0] for problem in prepared.problems]
         assert told == ["gpu"], "whoever asks later hears what is so then"
 
+    @pytest.mark.parametrize("reboot_needed", [False, True])
+    def test_a_mode_that_was_given_back_is_told(
+        self, place: Place, jetson: BoardPaths, tmp_path: Path, reboot_needed: bool
+    ) -> None:
+        tuned(jetson, tmp_path / "b", mode="MODE_30W", wanted=None, reboot_needed=reboot_needed)
+        problem = of(prepare(stopped_before_calibrating(changed(place, paths=jetson)), Told()), Step.POWER_MODE).text
+        assert problem.startswith("power mode: is not set: the root service has given it back")
+        assert problem.endswith("; the board is in MODE_30W, and `sudo orin-rerank board apply` tries again")
+
+    def test_what_keeps_the_root_service_from_any_mode_is_told(
+        self, place: Place, jetson: BoardPaths, tmp_path: Path
+    ) -> None:
+        tuned(jetson, tmp_path / "b", mode="MODE_30W", wanted=None, problem="the settings are wrong: line 3")
+        problem = of(prepare(stopped_before_calibrating(changed(place, paths=jetson)), Told()), Step.POWER_MODE).text
+        assert problem.startswith("power mode: is not set: the settings are wrong: line 3; the board is in MODE_30W")
+
     def test_a_mode_that_the_settings_have_changed_to_is_told(
         self, place: Place, jetson: BoardPaths, tmp_path: Path
     ) -> None:

@@ -62,8 +62,8 @@ class Entry:
         outcome: How it stands.
         text: What came of it, or what is the matter, for people.
         failures: How often in a row it failed, or was cut off, for this key and without getting any further.
-        stops: How often it was stopped meanwhile.
         moment: When this was noted.
+        stops: How often it was stopped meanwhile.
     """
 
     key: Mapping[str, str]
@@ -184,7 +184,7 @@ class Journal:
                 self.end(step, Outcome.STOPPED, "stopped")
 
     def found(self, step: Noted, key: Mapping[str, str], outcome: Outcome, text: str) -> None:
-        """Notes what a step that changes nothing found; writes only what is new.
+        """Notes how a step stands whose failures are not counted; writes only what is new.
 
         Raises:
             StoreError: If that cannot be noted.

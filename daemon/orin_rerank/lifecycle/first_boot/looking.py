@@ -126,8 +126,14 @@ class Look:
         if self._place.tuning.power_mode == KEEP:
             return "the power mode is left alone"
         outcome = self._outcome(listener, Step.POWER_MODE)
+        if outcome.wanted is None:
+            why = outcome.problem or "the root service has given it back, or was to leave it alone"
+            raise BoardBusyError(
+                f"is not set: {why}; the board is in {outcome.mode}, and `sudo orin-rerank board apply` tries again",
+                item="power mode",
+            )
         if outcome.reboot_needed:
-            how = how_to_reboot_for(modes.find(outcome.wanted or ""))
+            how = how_to_reboot_for(modes.find(outcome.wanted))
             raise RebootNeededError(
                 f"takes a reboot, until which the board is in {outcome.mode}: {how}, makes it, and no other does; or "
                 "set reboot = true in [board]",
