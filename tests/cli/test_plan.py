@@ -117,6 +117,53 @@ def test_a_machine_that_is_no_jetson_is_planned_on_its_processor(tmp_path: Path)
     assert "limits" not in done.stdout
 
 
+@pytest.fixture
+def nano(tmp_path: Path) -> dict[str, str]:
+    """Variables by which this machine is an Orin Nano, with a settings file."""
+    (tmp_path / "proc" / "device-tree").mkdir(parents=True)
+    compatible = b"nvidia,p3768-0000+p3767-0005-super\0nvidia,tegra234\0"
+    (tmp_path / "proc" / "device-tree" / "compatible").write_bytes(compatible)
+    (tmp_path / "proc" / "meminfo").write_text("MemTotal:        7802880 kB\n")
+    file = tmp_path / "config.toml"
+    file.write_text(f'[model]\nbundle = "{MINI}"\n[engine]\nmemory_bytes = "3 GiB"\nmax_tokens = 700\n')
+    return {"ORIN_RERANK_BOARD_ROOT": str(tmp_path), "ORIN_RERANK_CONFIG": str(file)}
+
+
+class TestSettings:
+    def test_this_machine_is_planned_by_its_settings(self, nano: dict[str, str]) -> None:
+        value = json.loads(orin_rerank("plan", "--json", **nano).stdout)
+        assert value["board"]["usable_bytes"] == 3 << 30
+        models = {model["key"]: model for model in value["models"]}
+        assert list(models) == [*MODELS, str(MINI)]
+        (way,) = [policy for policy in models[str(MINI)]["policies"] if policy["policy"] == "one"]
+        assert (way["fits"], way["max_tokens"], way["usable_bytes"]) == (True, 700, 3 << 30)
+        assert models["vl-2b"]["best"] is None
+        assert "this machine has 3.0 GiB for it" in models["vl-2b"]["policies"][2]["problem"]
+
+    def test_an_option_goes_before_them(self, nano: dict[str, str]) -> None:
+        value = json.loads(orin_rerank("plan", "--json", "--model", str(MINI), "--max-tokens", "500", **nano).stdout)
+        assert value["models"][0]["policies"][2]["max_tokens"] == 500
+
+    def test_the_processor_is_planned_for_where_it_is_to_compute(self, nano: dict[str, str]) -> None:
+        done = orin_rerank("plan", "--json", ORIN_RERANK__ENGINE__DEVICE="cpu", **nano)
+        board = json.loads(done.stdout)["board"]
+        assert (board["engine"], board["modes"]) == ("onnxruntime-cpu", [])
+        assert board["name"].endswith("on its processor")
+
+    def test_another_board_goes_by_a_file_that_is_named(self, nano: dict[str, str], tmp_path: Path) -> None:
+        named = ("--config", nano.pop("ORIN_RERANK_CONFIG"))
+        free = json.loads(orin_rerank("plan", "--json", "--board", "orin-nx-16", **nano).stdout)
+        assert [model["key"] for model in free["models"]] == list(MODELS)
+        set_ = json.loads(orin_rerank("plan", "--json", "--board", "orin-nx-16", *named, **nano).stdout)
+        assert set_["board"]["usable_bytes"] == 3 << 30 < free["board"]["usable_bytes"]
+
+    def test_wrong_settings_are_refused(self, nano: dict[str, str], tmp_path: Path) -> None:
+        (tmp_path / "config.toml").write_text("[engine]\nmax_tokens = 1\n")
+        done = orin_rerank("plan", **nano)
+        assert done.returncode == 2
+        assert "config.toml:2: max_tokens must be from 256" in done.stderr
+
+
 def test_a_model_that_is_none(tmp_path: Path) -> None:
     done = orin_rerank("plan", "--model", "vl-70b")
     assert done.returncode == 2

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from orin_rerank.config.sections import Settings
     from orin_rerank.lifecycle.first_boot.place import Place
 
-__all__ = ["place_of", "settings_of", "state_folder"]
+__all__ = ["place_of", "settings_of", "state_folder", "with_options"]
 
 
 def settings_of(config: Path | None, **options: Mapping[str, object]) -> Settings:
@@ -31,7 +31,15 @@ def settings_of(config: Path | None, **options: Mapping[str, object]) -> Setting
     from orin_rerank.config.file import config_file
     from orin_rerank.config.read import read_settings
 
-    settings = read_settings(config_file(config))
+    return with_options(read_settings(config_file(config)), **options)
+
+
+def with_options(settings: Settings, **options: Mapping[str, object]) -> Settings:
+    """Puts the command line's options into settings; `settings_of` explains them.
+
+    Raises:
+        SettingsError: If one is wrong; the item is the option.
+    """
     for section, values in options.items():
         given = {key: value for key, value in values.items() if value is not None}
         try:

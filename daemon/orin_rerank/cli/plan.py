@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from orin_rerank.cli.exit_codes import ExitCode
-from orin_rerank.cli.options import JsonOption  # noqa: TC001 - typer reads annotations at run time
+from orin_rerank.cli.options import ConfigOption, JsonOption  # noqa: TC001 - typer reads annotations at run time
 from orin_rerank.errors import SettingsError
 
 if TYPE_CHECKING:
+    from orin_rerank.engines.settings import EngineSettings
     from orin_rerank.lifecycle.board_plan import Candidate, Target
 
 __all__ = ["plan"]
@@ -44,7 +45,8 @@ def plan(
         str | None,
         typer.Option(
             metavar="MODEL",
-            help="vl-2b, vl-8b, 0.6b, 4b, 8b, or a bundle's folder; else all that are published.",
+            help="vl-2b, vl-8b, 0.6b, 4b, 8b, or a bundle's folder; else all that are published, and the bundle that "
+            "the settings name.",
             show_default=False,
         ),
     ] = None,
@@ -56,6 +58,7 @@ def plan(
         int | None,
         typer.Option(metavar="TOKENS", min=256, help="Longest query with a document.", show_default=False),
     ] = None,
+    config: ConfigOption = None,
     json_output: JsonOption = False,
 ) -> int:
     """Tell what fits on a board, and how fast it can be, before anything is downloaded or built.
@@ -69,6 +72,9 @@ def plan(
     Times are those of a top-50 request: what the chip's limits allow, and what is expected at a share of them. They are
     reckoned, not measured.
 
+    This machine is planned by its settings file, as `build` and `serve` go by it: device, memory, tokens, caches and
+    bundle. Another board is not, unless --config names a file.
+
     For example:
 
         orin-rerank plan --board orin-nx-16
@@ -80,13 +86,16 @@ def plan(
     "fits", "needed_bytes", "usable_bytes", "max_tokens", "slots", "weights", "buffers", "scratch", "caches",
     "overhead", "process", "problem"}, and each time {"request", "mode", "precision", "limit_s", "expected_s"}.
     """
+    from orin_rerank.cli.configured import settings_of, with_options
     from orin_rerank.cli.output import console, print_json
     from orin_rerank.cli.plan_tables import as_dict, show
-    from orin_rerank.engines.settings import EngineSettings
+    from orin_rerank.config.sections import Settings
     from orin_rerank.lifecycle.board_plan import plan_board
 
-    target = _target(board)
-    made = plan_board(target, _candidates(model, target), share, EngineSettings(max_tokens=max_tokens))
+    by_file = board is BoardName.THIS or config is not None
+    settings = with_options(settings_of(config) if by_file else Settings(), engine={"max_tokens": max_tokens})
+    target = _target(board, settings.engine)
+    made = plan_board(target, _candidates(model, settings.model.bundle, target), share, settings.engine)
     if json_output:
         print_json(as_dict(made))
     else:
@@ -94,22 +103,30 @@ def plan(
     return ExitCode.OK
 
 
-def _target(board: BoardName) -> Target:
-    """What is planned for: a board as the table has it, or this machine."""
+def _target(board: BoardName, settings: EngineSettings) -> Target:
+    """What is planned for: a board as the table has it, or this machine; and what the settings leave of it."""
+    import dataclasses
+
     from orin_rerank.board.paths import BoardPaths
     from orin_rerank.engines.footprint import EngineKind
+    from orin_rerank.engines.settings import DeviceChoice
     from orin_rerank.lifecycle.board_plan import Target
     from orin_rerank.lifecycle.published import BOARDS
     from orin_rerank.lifecycle.this_machine import this_target
 
     if board is BoardName.THIS:
-        return this_target(BoardPaths.from_environment())
-    spec = BOARDS[board.value]
-    return Target(spec.kind.name, EngineKind.TENSORRT, spec.memory_bytes, spec.modes)
+        target = this_target(BoardPaths.from_environment())
+    else:
+        spec = BOARDS[board.value]
+        target = Target(spec.kind.name, EngineKind.TENSORRT, spec.memory_bytes, spec.modes)
+    if settings.device is DeviceChoice.CPU and target.kind.on_gpu:
+        name = f"{target.name}, on its processor"
+        target = dataclasses.replace(target, name=name, kind=EngineKind.PROCESSOR, modes=())
+    return dataclasses.replace(target, serving_bytes=settings.memory_bytes)
 
 
-def _candidates(model: str | None, target: Target) -> list[Candidate]:
-    """The published models, the one that is named, or a bundle."""
+def _candidates(model: str | None, bundle: Path | None, target: Target) -> list[Candidate]:
+    """The model that is named, published or a bundle; else all that are published, and the bundle of the settings."""
     from orin_rerank.lifecycle.board_plan import Candidate
     from orin_rerank.lifecycle.published import MODELS
     from orin_rerank.lifecycle.this_machine import bundle_candidate
@@ -118,7 +135,7 @@ def _candidates(model: str | None, target: Target) -> list[Candidate]:
         Candidate(one.key, one.name, one.family, one.size, one.download_bytes, one.quality) for one in MODELS.values()
     ]
     if model is None:
-        return published
+        return published if bundle is None else [*published, bundle_candidate(bundle, target)]
     for one in published:
         if model.lower() in (one.key, one.name.lower()):
             return [one]

@@ -29,8 +29,8 @@ _FAMILIES = {PromptFamily.VL: "text and images", PromptFamily.TEXT: "text alone"
 
 def show(plan: BoardPlan, out: Console, *, detailed: bool) -> None:
     """A plan for people."""
-    target, budget = plan.target, plan.target.budget
-    head = f"{snippet(target.name, 80)}: {gib(target.memory_bytes)}, of which {gib(budget.usable_bytes)} may be used"
+    target = plan.target
+    head = f"{snippet(target.name, 80)}: {gib(target.memory_bytes)}, of which {gib(target.usable_bytes)} may be used"
     out.print(head, markup=False, soft_wrap=True)
     if detailed:
         for model in plan.models:
@@ -164,7 +164,7 @@ def as_dict(plan: BoardPlan) -> dict[str, object]:
             "name": target.name,
             "engine": target.kind.value,
             "memory_bytes": target.memory_bytes,
-            "usable_bytes": target.budget.usable_bytes,
+            "usable_bytes": target.usable_bytes,
             "modes": [{"name": m.name, "int8_per_s": m.int8, "memory_bytes_per_s": m.memory} for m in target.modes],
         },
         "share": plan.share,
@@ -205,7 +205,7 @@ def _policy_as_dict(policy: PolicyPlan, model: ModelPlan) -> dict[str, object]:
         "policy": policy.residency.value,
         "fits": policy.fits,
         "needed_bytes": policy.needed_bytes,
-        "usable_bytes": model.target.budget.usable_bytes,
+        "usable_bytes": model.target.usable_bytes,
         "max_tokens": None if first is None else first.max_tokens,
         "slots": None if first is None else first.slots,
         **{part: None if needs is None else getattr(needs, part) for part in _PARTS},

@@ -44,12 +44,19 @@ class Target:
         kind: What would compute.
         memory_bytes: What the system has.
         modes: Power modes whose limits are known, the fastest first; none for processors.
+        serving_bytes: What serving may take, where a person has set that.
     """
 
     name: str
     kind: EngineKind
     memory_bytes: int
     modes: tuple[ChipLimits, ...]
+    serving_bytes: int | None = None
+
+    @property
+    def usable_bytes(self) -> int:
+        """What serving may take."""
+        return self.serving_bytes or self.budget.usable_bytes
 
     @property
     def budget(self) -> MemoryBudget:
