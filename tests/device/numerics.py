@@ -32,8 +32,9 @@ from margin_errors import margin_errors
 from product_margins import DATASET, TOKENIZER
 from scale_pairs import prompt_profile, scale_requests
 from scale_shapes import MODELS
-from scaled_models import OUTLIERS, Massive, ScaledModel, config_of
+from scaled_models import OUTLIERS, Massive, ScaledModel
 
+from fakes.checkpoint_config import checkpoint_config
 from oracle.graph_reference import Reference
 from orin_rerank.engines.graph_files import model_weights, write_graph_pair
 from orin_rerank.graph.architecture import read_architecture
@@ -125,8 +126,11 @@ class Trial:
             "tokens": [min(lengths), sorted(lengths)[len(lengths) // 2], max(lengths)],
         }
         say(f"{name}: {self.figures['pairs']}")
-        ids = (self._tokenizer.special_id(IMAGE_PAD), self._tokenizer.special_id(VISION_START))
-        config = config_of(self.architecture, *ids)
+        config = checkpoint_config(
+            self.architecture,
+            image_pad=self._tokenizer.special_id(IMAGE_PAD),
+            vision_start=self._tokenizer.special_id(VISION_START),
+        )
         self.folder = Path(tempfile.mkdtemp(prefix=f"{name}-", dir=options.folder))
         (self.folder / "config.json").write_text(json.dumps(config), encoding="utf-8")
         assert read_architecture(self.folder) == self.architecture

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
     from orin_rerank.graph.architecture import Architecture
 
-__all__ = ["OUTLIERS", "Massive", "ScaledModel", "config_of"]
+__all__ = ["OUTLIERS", "Massive", "ScaledModel"]
 
 _ATTENTION = ((0.0, 0.03), (0.17, 0.13), (0.46, 0.24), (0.6, 0.37), (0.83, 0.9), (1.0, 2.6))
 _MLP = ((0.0, 0.09), (0.17, 0.22), (0.46, 0.35), (0.6, 0.56), (0.83, 2.0), (1.0, 6.0))
@@ -71,51 +71,6 @@ class Massive:
     height: float = 16_384.0
     more: float = 1_280.0
     born: float = 0.17
-
-
-def config_of(architecture: Architecture, image_pad: int, vision_start: int) -> dict[str, Any]:
-    """config.json of an architecture."""
-    text, vision = architecture.text, architecture.vision
-    rope: dict[str, Any] = {"rope_type": "default", "rope_theta": text.rope_theta}
-    if text.mrope_section is not None:
-        rope |= {"mrope_section": list(text.mrope_section), "mrope_interleaved": True}
-    decoder = {
-        "model_type": "qwen3" if vision is None else "qwen3_vl_text",
-        "hidden_size": text.hidden,
-        "intermediate_size": text.intermediate,
-        "num_hidden_layers": text.layers,
-        "num_attention_heads": text.heads,
-        "num_key_value_heads": text.kv_heads,
-        "head_dim": text.head_dim,
-        "vocab_size": text.vocabulary,
-        "rms_norm_eps": text.rms_norm_eps,
-        "max_position_embeddings": 40960,
-        "rope_parameters": rope,
-        "tie_word_embeddings": text.tied,
-    }
-    if vision is None:
-        return decoder
-    return {
-        "model_type": "qwen3_vl",
-        "text_config": decoder,
-        "vision_config": {
-            "model_type": "qwen3_vl_vision",
-            "depth": vision.layers,
-            "hidden_size": vision.hidden,
-            "intermediate_size": vision.intermediate,
-            "num_heads": vision.heads,
-            "out_hidden_size": vision.out_hidden,
-            "in_channels": vision.channels,
-            "patch_size": vision.patch_size,
-            "temporal_patch_size": vision.temporal_patch_size,
-            "spatial_merge_size": vision.merge_size,
-            "num_position_embeddings": vision.positions,
-            "deepstack_visual_indexes": list(vision.deepstack_layers),
-        },
-        "image_token_id": image_pad,
-        "vision_start_token_id": vision_start,
-        "tie_word_embeddings": text.tied,
-    }
 
 
 class _PatchProduct(nn.Module):

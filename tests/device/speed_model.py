@@ -11,11 +11,11 @@ import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
 
+from fakes.checkpoint_config import checkpoint_config
 from orin_rerank.engines.bundle import WEIGHTS_FILE
 from orin_rerank.engines.graph_files import model_weights
 from orin_rerank.graph.architecture import Architecture
@@ -84,58 +84,11 @@ def write_model(folder: Path, architecture: Architecture) -> WeightFile:
         begin = layout.slice(spec.name).offset
         target = torch.from_numpy(np.asarray(file[begin : begin + spec.nbytes])).view(values.dtype)
         target.copy_(values.flatten())
-    (folder / "config.json").write_text(json.dumps(_config(architecture)), encoding="utf-8")
+    tokens = Tokens.of(architecture)
+    config = checkpoint_config(architecture, image_pad=tokens.image, vision_start=tokens.vision_start)
+    config |= {"vision_end_token_id": tokens.vision_end, "video_token_id": tokens.image - 10}
+    (folder / "config.json").write_text(json.dumps(config), encoding="utf-8")
     return layout
-
-
-def _config(architecture: Architecture) -> dict[str, Any]:
-    text, vision, tokens = architecture.text, architecture.vision, Tokens.of(architecture)
-    assert vision is not None
-    assert text.mrope_section is not None
-    return {
-        "architectures": ["Qwen3VLForConditionalGeneration"],
-        "model_type": "qwen3_vl",
-        "tie_word_embeddings": text.tied,
-        "image_token_id": tokens.image,
-        "video_token_id": tokens.image - 10,
-        "vision_start_token_id": tokens.vision_start,
-        "vision_end_token_id": tokens.vision_end,
-        "text_config": {
-            "model_type": "qwen3_vl_text",
-            "hidden_size": text.hidden,
-            "intermediate_size": text.intermediate,
-            "num_hidden_layers": text.layers,
-            "num_attention_heads": text.heads,
-            "num_key_value_heads": text.kv_heads,
-            "head_dim": text.head_dim,
-            "hidden_act": "silu",
-            "rms_norm_eps": text.rms_norm_eps,
-            "max_position_embeddings": 262144,
-            "rope_parameters": {
-                "rope_type": "default",
-                "rope_theta": text.rope_theta,
-                "mrope_interleaved": True,
-                "mrope_section": list(text.mrope_section),
-            },
-            "tie_word_embeddings": text.tied,
-            "vocab_size": text.vocabulary,
-        },
-        "vision_config": {
-            "model_type": "qwen3_vl_vision",
-            "depth": vision.layers,
-            "hidden_size": vision.hidden,
-            "intermediate_size": vision.intermediate,
-            "num_heads": vision.heads,
-            "num_position_embeddings": vision.positions,
-            "out_hidden_size": vision.out_hidden,
-            "patch_size": vision.patch_size,
-            "spatial_merge_size": vision.merge_size,
-            "temporal_patch_size": vision.temporal_patch_size,
-            "in_channels": vision.channels,
-            "hidden_act": "gelu_pytorch_tanh",
-            "deepstack_visual_indexes": list(vision.deepstack_layers),
-        },
-    }
 
 
 @dataclass(frozen=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import importlib.util
 import platform
 import re
@@ -49,14 +50,18 @@ SAMPLES: Final = {"samples": Extent(64, 64, 64)}
 
 def text_ladder(architecture: Architecture, tokens: int = 64, budget: int = 64) -> tuple[ShapeProfile, ...]:
     capacity = PackCapacity.of_model(architecture, tokens=tokens, documents=64, product_dtype=np.float16)
-    return tuple(profile.with_extents(SAMPLES) for profile in text_profiles(capacity, budget))
+    return tuple(map(_with_samples, text_profiles(capacity, budget)))
 
 
 def vision_ladder(architecture: Architecture, max_pixels: int = 112 * 112) -> tuple[ShapeProfile, ...]:
     vision = architecture.vision
     assert vision is not None
     image = image_profile(vision, 4096, max_pixels)
-    return tuple(profile.with_extents(SAMPLES) for profile in vision_profiles(image, 256))
+    return tuple(map(_with_samples, vision_profiles(image, 256)))
+
+
+def _with_samples(profile: ShapeProfile) -> ShapeProfile:
+    return dataclasses.replace(profile, extents={**profile.extents, **SAMPLES})
 
 
 def compile_graph(

@@ -135,7 +135,7 @@ def test_most_patches_are_reached() -> None:
 
 
 def test_shapes_of_an_input() -> None:
-    profile = ShapeProfile("p", {"tokens": Extent(1, 32, 64)}).with_extents({"samples": Extent(8, 8, 8)})
+    profile = ShapeProfile("p", {"tokens": Extent(1, 32, 64), "samples": Extent(8, 8, 8)})
     assert profile.shapes([2, "tokens", "samples"]) == ((2, 1, 8), (2, 32, 8), (2, 64, 8))
     with pytest.raises(InternalError, match="known: profile 'p'"):
         profile.shapes(["known"])

@@ -12,7 +12,6 @@ encoder asks for 7.5 GB, where a picture of 7,200 patches needs 74 MB. So each r
 
 from __future__ import annotations
 
-import dataclasses
 import hashlib
 import itertools
 import json
@@ -105,10 +104,6 @@ class ShapeProfile:
             tuple(extent.usual for extent in extents),
             tuple(extent.most for extent in extents),
         )
-
-    def with_extents(self, extents: Mapping[str, Extent]) -> ShapeProfile:
-        """The same with further dimensions, such as `samples` of an observed graph."""
-        return dataclasses.replace(self, extents={**self.extents, **extents})
 
     def to_value(self) -> dict[str, Any]:
         """As JSON has it."""
