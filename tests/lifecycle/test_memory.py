@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -14,7 +15,7 @@ from engines.tensorrt.fake_bindings import FakeGpu
 from lifecycle.conftest import write_golden
 from lifecycle.test_compile import ORIN, Machine, fated
 from lifecycle.test_device_choice import RELEASE, install_plans, with_gpu
-from orin_rerank.engines.bundle import Bundle
+from orin_rerank.engines.bundle import TOKENIZER_FILE, Bundle
 from orin_rerank.engines.footprint import EngineKind
 from orin_rerank.engines.host_memory import HostMemory
 from orin_rerank.engines.plan_store import PlanStore
@@ -181,6 +182,17 @@ def test_what_is_compiled_depends_on_memory_in_all_alone(good: Bundle, store: En
     assert work(16 * GIB, dataclasses.replace(GPU, threads=1, token_budget=128)).key == work(16 * GIB).key
     with pytest.raises(MemoryShortError):
         work(GIB)
+
+
+def test_where_memory_is_planned_already_no_tokenizer_is_read(
+    bundle_folder: Path, store: EngineStore, tmp_path: Path
+) -> None:
+    folder = shutil.copytree(bundle_folder, tmp_path / "copy")
+    bundle, plans = Bundle.open(folder), PlanStore(store.root)
+    work = engine_to_compile(bundle, Precision.FP16, GPU, target(16 * GIB), plans)
+    (folder / TOKENIZER_FILE).unlink()
+    again = engine_to_compile(bundle, Precision.FP16, GPU, target(16 * GIB), plans, work.memory)
+    assert (again.key, again.plans) == (work.key, work.plans)
 
 
 def test_the_builder_gets_what_there_is_room_for(good: Bundle, store: EngineStore) -> None:

@@ -95,7 +95,7 @@ def tensorrt_engine(
     precision: Precision,
     settings: EngineSettings,
     encoder: PromptEncoder,
-    find: Callable[[CompileTarget], PlanSet],
+    find: Callable[[CompileTarget, MemoryPlan], PlanSet],
     accelerators: Accelerators,
 ) -> tuple[TensorRtEngine, MemoryPlan]:
     """Loads the plans of a bundle.
@@ -105,8 +105,8 @@ def tensorrt_engine(
         precision: What it is to be computed in, such as INT8_FP16.
         settings: The engine's.
         encoder: The bundle's prompt path, with the model's own limits; memory may set lower ones.
-        find: Gives the plans for this machine as it is set up now, as a rule by `installed_plans`; what it raises is
-            raised.
+        find: Gives the plans for this machine as it is set up now and what it has memory for, as a rule by
+            `installed_plans`; what it raises is raised.
         accelerators: What this machine has.
 
     Raises:
@@ -120,10 +120,10 @@ def tensorrt_engine(
     tensorrt = accelerators.tensorrt()
     cuda = accelerators.open_gpu()
     try:
-        found = find(CompileTarget(tensorrt.release, cuda.info))
         memory = gpu_plan(
             bundle, encoder, precision, EngineKind.TENSORRT, cuda.info, accelerators.host_memory(), settings
         )
+        found = find(CompileTarget(tensorrt.release, cuda.info), memory)
         _check_free(memory, cuda, accelerators)
     except BaseException:
         cuda.close()
@@ -214,7 +214,12 @@ def _check_free(memory: MemoryPlan, cuda: CudaThread, accelerators: Accelerators
 
 
 def installed_plans(
-    bundle: Bundle, precision: Precision, settings: EngineSettings, target: CompileTarget, plans: PlanStore
+    bundle: Bundle,
+    precision: Precision,
+    settings: EngineSettings,
+    target: CompileTarget,
+    plans: PlanStore,
+    memory: MemoryPlan | None = None,
 ) -> PlanSet:
     """The plans that are installed for a bundle and a machine as it is set up now.
 
@@ -224,13 +229,14 @@ def installed_plans(
         settings: The engine's.
         target: The machine.
         plans: Where plans are installed.
+        memory: How it is served, where that is known.
 
     Raises:
         PlanError: If there are none, or only ones of another key; the message says how to get them.
         StoreError: If the store cannot be read.
         BundleError: If the bundle has no graphs for TensorRT in this precision.
     """
-    key = engine_to_compile(bundle, precision, settings, target, plans).key
+    key = engine_to_compile(bundle, precision, settings, target, plans, memory).key
     found = plans.find(key)
     if found is not None:
         return found

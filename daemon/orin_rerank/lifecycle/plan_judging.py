@@ -144,7 +144,7 @@ class PlanJudge:
         tokenizer = PromptTokenizer.from_file(bundle.folder / TOKENIZER_FILE)
         unlimited = PromptEncoder(manifest.prompt, tokenizer)
         engine, memory = tensorrt_engine(
-            bundle, Precision.INT8_FP16, settings, unlimited, lambda _: plans, self.accelerators
+            bundle, Precision.INT8_FP16, settings, unlimited, lambda _target, _memory: plans, self.accelerators
         )
         runner = runner_over(engine, memory)
         prompt = limited_prompt(manifest.prompt, memory)

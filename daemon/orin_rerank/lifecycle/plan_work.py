@@ -75,7 +75,12 @@ class EngineToCompile:
 
 
 def engine_to_compile(
-    bundle: Bundle, precision: Precision, settings: EngineSettings, target: CompileTarget, plans: PlanStore
+    bundle: Bundle,
+    precision: Precision,
+    settings: EngineSettings,
+    target: CompileTarget,
+    plans: PlanStore,
+    memory: MemoryPlan | None = None,
 ) -> EngineToCompile:
     """What a bundle needs to be served on a GPU in one precision.
 
@@ -85,6 +90,7 @@ def engine_to_compile(
         settings: What the engine will be served with.
         target: What to compile for.
         plans: Where plans are installed, and how long it took to compile them.
+        memory: How it will be served, where that is known; else the tokenizer is read for it.
 
     Raises:
         BundleError: If it has no graphs in that precision for TensorRT.
@@ -92,8 +98,9 @@ def engine_to_compile(
     """
     manifest = bundle.manifest
     graphs = GraphFiles.of_bundle(bundle, Dialect.PRIMITIVE, precision)
-    encoder = PromptEncoder(manifest.prompt, PromptTokenizer.from_file(bundle.folder / TOKENIZER_FILE))
-    memory = gpu_plan(bundle, encoder, precision, EngineKind.TENSORRT, target.device, read_host_memory(), settings)
+    if memory is None:
+        encoder = PromptEncoder(manifest.prompt, PromptTokenizer.from_file(bundle.folder / TOKENIZER_FILE))
+        memory = gpu_plan(bundle, encoder, precision, EngineKind.TENSORRT, target.device, read_host_memory(), settings)
     text = text_profiles(memory.capacity, memory.token_budget)
     vision = () if memory.image is None or graphs.vision is None else vision_profiles(memory.image, VISION_PATCHES)
     scheme = manifest.files.get(PLAN_FILE)

@@ -222,7 +222,12 @@ class _Startup:
         def build(encoder: PromptEncoder) -> tuple[Engine, MemoryPlan]:
             if rung is not Rung.GPU_FULL:
                 return tensorrt_engine(
-                    bundle, precision, settings, encoder, lambda target: find(bundle, precision, target), machine
+                    bundle,
+                    precision,
+                    settings,
+                    encoder,
+                    lambda target, memory: find(bundle, precision, target, memory),
+                    machine,
                 )
             return onnxruntime_engine(bundle, precision, settings, encoder, machine)
 
@@ -242,9 +247,10 @@ class _Startup:
             )
             return None
 
-    def _plans(self, bundle: Bundle, precision: Precision, target: CompileTarget) -> PlanSet:
+    def _plans(self, bundle: Bundle, precision: Precision, target: CompileTarget, memory: MemoryPlan) -> PlanSet:
         """The plans for this machine; of INT8, only ones that passed a gate of their own on it."""
-        plans = installed_plans(bundle, precision, self._settings, target, PlanStore(self._engines().root))
+        store = PlanStore(self._engines().root)
+        plans = installed_plans(bundle, precision, self._settings, target, store, memory)
         if bundle.manifest.source is not None:
             self._gate_of_plans = read_plan_gate(plans, bundle.manifest.source)
         return plans
