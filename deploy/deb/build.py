@@ -34,7 +34,14 @@ GLIBC = (28, 27, 26, 17)
 SOURCES = ("setup.py", "pyproject.toml", "README.md", "proto", "daemon")
 """What a wheel is built from; in a copy, since setuptools packs what earlier builds have left behind."""
 
-NOT_NEEDED = ("bin", "onnx/backend/test", "numpy/**/tests", "onnxruntime/transformers", "onnxruntime/tools")
+NOT_NEEDED = (
+    "bin",
+    "onnx/backend/test",
+    "numpy/**/tests/test_*.py",  # not all of the folders: numpy.testing of numpy 2.2 imports numpy._core.tests._natype
+    "numpy/**/tests/data",
+    "onnxruntime/transformers",
+    "onnxruntime/tools",
+)
 """Of what pip unpacks: scripts with this machine's paths in them, other projects' tests, tools to convert models."""
 
 MAINTAINER_SCRIPTS = ("postinst", "prerm", "postrm")
@@ -100,8 +107,11 @@ def install_packages(site: Path, wheels: Path, architecture: str, python: str) -
         wheel,
     )
     for pattern in NOT_NEEDED:
-        for folder in list(site.glob(pattern)):
-            shutil.rmtree(folder)
+        for path in list(site.glob(pattern)):
+            if path.is_dir():
+                shutil.rmtree(path)
+            else:
+                path.unlink()
     # Not at the first start: root's files would stay behind when the package goes, and /usr may be read-only. dpkg
     # replaces source and compiled code together, so Python need not compare them.
     compiled = compileall.compile_dir(

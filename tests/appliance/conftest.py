@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import os
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 from appliance.installed import APP, STRANGER
-from appliance.machine import MISSING, Machine, make_base
+from appliance.machine import MISSING, RELEASE, Machine, make_base
+from appliance.releases import build_deb
 
 ROOT = Path(__file__).resolve().parents[2]
 BUILD = ROOT / "build/systemd"
@@ -39,7 +38,7 @@ def folder(_can_run):
 
 @pytest.fixture(scope="session")
 def debian(_can_run):
-    """A Debian as debootstrap leaves it."""
+    """A Debian, or an Ubuntu, as debootstrap leaves it."""
     return make_base(BUILD)
 
 
@@ -49,9 +48,7 @@ def deb(folder):
     named = os.environ.get("ORIN_RERANK_DEB")
     if named:
         return Path(named)
-    subprocess.run([sys.executable, ROOT / "deploy/deb/build.py", "--out", folder / "deb"], check=True)
-    (built,) = (folder / "deb").iterdir()
-    return built
+    return build_deb(folder / "deb", RELEASE)
 
 
 @pytest.fixture(scope="session")

@@ -1,7 +1,7 @@
 """A machine with a systemd of its own, in a container: booted, cut off, booted again.
 
-The root is a Debian that debootstrap makes once, below an overlay that takes what a test writes. So every test has a
-fresh machine, and what it wrote is still there after a reboot, as on a disk.
+The root is a Debian, or the Ubuntu that SUITE names, that debootstrap makes once, below an overlay that takes what a
+test writes. So every test has a fresh machine, and what it wrote is still there after a reboot, as on a disk.
 """
 
 from __future__ import annotations
@@ -17,12 +17,14 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from appliance.releases import RELEASES, make_root
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-__all__ = ["MISSING", "Machine", "make_base"]
+__all__ = ["MISSING", "RELEASE", "Machine", "make_base"]
 
-SUITE: Final = "bookworm"
+RELEASE: Final = RELEASES[os.environ.get("SUITE", "bookworm")]
 PACKAGES: Final = "systemd,systemd-sysv,dbus,procps,python3,python3-systemd,util-linux"
 TOOLS: Final = ("debootstrap", "systemd-nspawn", "nsenter", "setpriv")
 
@@ -36,17 +38,8 @@ MISSING: Final = [tool for tool in TOOLS if shutil.which(tool) is None]
 
 
 def make_base(folder: Path) -> Path:
-    """Makes the Debian that machines start from, if it is not there yet; it takes a minute, and the network."""
-    base = folder / f"{SUITE}-1"
-    if base.is_dir():
-        return base
-    part = folder / f".{base.name}.part"
-    shutil.rmtree(part, ignore_errors=True)
-    part.mkdir(parents=True)
-    command = ["debootstrap", "--variant=minbase", f"--include={PACKAGES}", SUITE, part]
-    subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
-    part.rename(base)
-    return base
+    """Makes the root that machines start from, if it is not there yet; it takes a minute, and the network."""
+    return make_root(folder / f"{RELEASE.suite}-1", RELEASE, packages=PACKAGES, mirror=os.environ.get("MIRROR"))
 
 
 class Machine:
