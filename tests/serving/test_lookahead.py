@@ -25,9 +25,9 @@ def picture(nbytes):
 class Desk:
     """A queue, and requests that come to it."""
 
-    def __init__(self, ration=RATION):
+    def __init__(self, ration=RATION, places=99):
         self.queue = FairQueue(TokenBudget.fixed(64), max_tokens=1000, max_documents=64, known=lambda _: False)
-        self.lookahead = Lookahead(self.queue, ration)
+        self.lookahead = Lookahead(self.queue, ration, places)
         self.turns = {}
 
     def ask(self, job, nbytes, tokens=10):
@@ -48,7 +48,7 @@ class Desk:
             self.queue.add(job, tokens)
         prefix = job.prefix or segment([1], images=[picture(query)] if query else [])
         job.add(prefix, tuple(segment([2], images=[picture(nbytes)] if nbytes else []) for nbytes in documents))
-        self.lookahead.recount(job)
+        self.lookahead.encoded(job)
         self.lookahead.give_turns()
 
     def taken(self, job, count=1):
@@ -165,6 +165,42 @@ async def test_too_small_a_ration_lets_one_piece_through_at_a_time():
     desk.scored(jobs[0], desk.taken(jobs[0]))
     assert desk.may(jobs[1])
     assert not desk.ask(jobs[2], 50)
+
+
+async def test_the_encoders_are_given_no_more_than_they_are_at():
+    desk = Desk(places=2)
+    first, second, third, text = [desk.job() for _ in range(4)]
+    assert desk.ask(first, 9, tokens=100)
+    assert desk.ask(second, 9, tokens=100)
+    assert not desk.ask(third, 9, tokens=100)
+    assert not desk.ask(text, 0, tokens=2)
+    desk.feed(first, 9, tokens=100)
+    assert desk.may(text), "it was not behind what came before it"
+    assert not desk.may(third)
+    desk.lookahead.forget(second)
+    desk.lookahead.give_turns()
+    assert desk.may(third)
+
+
+async def test_what_waits_keeps_its_place_though_the_queue_runs_empty():
+    """Virtual time must not begin again while somebody waits with a place in it."""
+    desk = Desk()
+    holder, waiting = desk.job(1), desk.job()
+    assert desk.ask(holder, 90, tokens=1000)
+    desk.feed(holder, 90, tokens=1000)
+    desk.queue.worked(900)
+    assert not desk.ask(waiting, 60, tokens=50)
+    desk.queue.worked(100)
+    desk.taken(holder)
+    late = desk.job()
+    assert not desk.ask(late, 60, tokens=50)
+    assert waiting.finish_tag < late.finish_tag
+    desk.scored(holder, [0])
+    assert desk.may(waiting)
+    assert not desk.may(late)
+    place = waiting.finish_tag
+    desk.feed(waiting, 60, tokens=30)
+    assert waiting.finish_tag == place - 20, "what it waited counts, and what it takes is known now"
 
 
 async def test_who_leaves_is_woken_and_gives_back_what_it_holds():

@@ -20,6 +20,7 @@ class Engine:
 def test_nothing_is_known_before_the_first_pack():
     assert Throughput().seconds_for_tokens(10) is None
     assert Throughput().seconds_for_documents(10) is None
+    assert Throughput().seconds_for_pack(10) is None
 
 
 def test_a_constant_rate_is_found():
@@ -45,3 +46,4 @@ def test_packs_side_by_side_count_for_the_time_that_they_took_together():
     for number in range(100):
         rate.observe(tokens=100, documents=1, started=number / 2, ended=number / 2 + 1)
     assert rate.seconds_for_tokens(100) == pytest.approx(0.5, rel=0.01)
+    assert rate.seconds_for_pack(100) == pytest.approx(1.0), "each took a second all the same"

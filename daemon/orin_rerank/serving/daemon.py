@@ -253,6 +253,7 @@ class Daemon:
                 counters=self._state.counters,
                 loop=self._loop,
                 on_crash=self._fail,
+                encoder_threads=self._settings.encoder_threads,
                 first_pack_s=self._state.step_s,
             )
             try:

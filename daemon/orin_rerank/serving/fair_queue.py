@@ -61,6 +61,8 @@ class FairQueue:
         self._virtual_now = 0.0
         # Tags of the requests that equal sharing would still be busy with; some of them may have ended in truth.
         self._sharing: list[float] = []
+        # How long those were taken to be that are expected, and have no document here yet.
+        self._expected: dict[Job, int] = {}
 
     def __len__(self) -> int:
         return len(self._jobs)
@@ -91,24 +93,48 @@ class FairQueue:
         """Tokens of waiting documents that are served before a request with this tag."""
         return sum(job.waiting_tokens for job in self._jobs if job.finish_tag <= tag)
 
+    def expect(self, job: Job, tokens: int) -> None:
+        """Gives a job its place before its documents come: what it waits until then counts for it.
+
+        Args:
+            job: The job.
+            tokens: About how long it will be.
+        """
+        if job not in self._expected and job not in self._jobs:
+            self._expected[job] = tokens
+            self._share(job, self.tag_for(tokens))
+
     def add(self, job: Job, tokens: int) -> None:
         """Takes in a job whose total length is about so many tokens."""
-        job.finish_tag = self.tag_for(tokens)
+        expected = self._expected.pop(job, None)
+        if expected is None:
+            self._share(job, self.tag_for(tokens))
+        else:
+            self._leave_sharing(job)
+            self._share(job, job.finish_tag + tokens - expected)
         insort(self._jobs, job, key=_tag)
-        insort(self._sharing, job.finish_tag)
 
     def remove(self, job: Job) -> None:
         """Lets go of a job that ended; early or not at all served, it also leaves the simulated sharing."""
-        if job not in self._jobs:
-            return
-        self._jobs.remove(job)
-        if not job.complete:
-            place = bisect_left(self._sharing, job.finish_tag)
-            if place < len(self._sharing) and self._sharing[place] == job.finish_tag:
-                del self._sharing[place]
-        if not self._jobs:
+        if self._expected.pop(job, None) is not None:
+            self._leave_sharing(job)
+        elif job in self._jobs:
+            self._jobs.remove(job)
+            if not job.complete:
+                self._leave_sharing(job)
+        if not self._jobs and not self._expected:
             self._sharing.clear()
             self._virtual_now = 0.0
+
+    def _share(self, job: Job, tag: float) -> None:
+        job.finish_tag = tag
+        if tag > self._virtual_now:
+            insort(self._sharing, tag)
+
+    def _leave_sharing(self, job: Job) -> None:
+        place = bisect_left(self._sharing, job.finish_tag)
+        if place < len(self._sharing) and self._sharing[place] == job.finish_tag:
+            del self._sharing[place]
 
     def worked(self, tokens: int) -> None:
         """Advances virtual time by tokens that the engine has computed."""

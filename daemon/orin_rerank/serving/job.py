@@ -97,7 +97,6 @@ class Job:
         if self.prefix is None:
             self.prefix = prefix
             self._note_images(prefix)
-        self.decoding_bytes = 0
         if self.encoded + len(documents) > self.documents:
             raise InternalError("more documents were encoded than the request has")
         for document in documents:

@@ -5,6 +5,9 @@ would be tens of gigabytes. So there is a ration for all requests together. A re
 piece could need before that is decoded, keeps what it really takes until its documents are scored (the query's pictures
 until the request ends), and waits where the ration is used up. Requests without pictures never wait for it.
 
+Nor is more given to the encoders' threads than they are at, and one piece, so that a small request that comes in is
+encoded next, and not after all that the ration holds.
+
 Who may take of it follows the order of the queue (`fair_queue`):
 
 * What the engine would turn to next may fill the ration; a request that is new, to three quarters. So what has begun
@@ -43,13 +46,11 @@ class _Waiter:
 
     Attributes:
         job: The request.
-        tag: Its place in the order of the queue, or the one that it would have there.
         picture_bytes: Most memory that the piece's pictures take.
         turn: Resolved, on the event loop, when it may.
     """
 
     job: Job
-    tag: float
     picture_bytes: int
     turn: asyncio.Future[None]
 
@@ -63,7 +64,7 @@ class _Share:
 
 
 def _tag(waiter: _Waiter) -> float:
-    return waiter.tag
+    return waiter.job.finish_tag
 
 
 class Lookahead:
@@ -72,11 +73,14 @@ class Lookahead:
     Args:
         queue: Where encoded documents wait.
         picture_bytes: The ration.
+        places: Pieces that may be on their way through the encoders' threads. Few: what comes next is decided late.
     """
 
-    def __init__(self, queue: FairQueue, picture_bytes: int) -> None:
+    def __init__(self, queue: FairQueue, picture_bytes: int, places: int) -> None:
         self._queue = queue
         self._ration = picture_bytes
+        self._places = places
+        self._encoding: set[Job] = set()
         self._waiters: list[_Waiter] = []
         self._shares: dict[Job, _Share] = {}
         self._all = _Share()
@@ -100,11 +104,21 @@ class Lookahead:
             picture_bytes: Most memory that the piece's pictures take.
             turn: Resolved when it may, or when the job is forgotten.
         """
-        job.decoding_bytes = 0  # of the piece before
-        self.recount(job)
-        tag = self._queue.tag_for(tokens) if job.prefix is None else job.finish_tag
-        insort(self._waiters, _Waiter(job, tag, picture_bytes, turn), key=_tag)
+        self._ended(job)
+        if job.prefix is None:
+            self._queue.expect(job, tokens)
+        insort(self._waiters, _Waiter(job, picture_bytes, turn), key=_tag)
         self.give_turns()
+
+    def encoded(self, job: Job) -> None:
+        """Takes note that a job's piece has come from the encoders."""
+        self._ended(job)
+        self.give_turns()
+
+    def _ended(self, job: Job) -> None:
+        self._encoding.discard(job)
+        job.decoding_bytes = 0
+        self.recount(job)
 
     def recount(self, job: Job) -> None:
         """Takes note that a job has other pictures than before."""
@@ -116,10 +130,12 @@ class Lookahead:
 
         What the encoders' threads still decode for a caller who left is not counted: a piece for each of them.
         """
+        self._encoding.discard(job)
         self._hold(job, _Share())
         for waiter in [waiter for waiter in self._waiters if waiter.job is job]:
             self._waiters.remove(waiter)
             _resolve(waiter)
+        self.give_turns()
 
     def give_turns(self) -> None:
         """Lets those go on who may; to be called when anything has moved."""
@@ -129,8 +145,10 @@ class Lookahead:
         many_tokens = self._queue.waiting_tokens >= _AHEAD_TOKENS
         new_stopped = all_stopped = False
         for waiter in list(self._waiters):
+            if len(self._encoding) >= self._places:
+                return
             job, has_begun = waiter.job, waiter.job.prefix is not None
-            pressing = not job.waiting and waiter.tag <= first_tag
+            pressing = not job.waiting and job.finish_tag <= first_tag
             if job.waiting and many_tokens:
                 continue
             # What comes first in the order goes first: it is not passed by what takes less. Only what has begun goes
@@ -139,6 +157,7 @@ class Lookahead:
                 continue
             if self._fits(waiter, pressing=pressing):
                 self._waiters.remove(waiter)
+                self._encoding.add(job)
                 job.decoding_bytes = waiter.picture_bytes
                 self.recount(job)
                 _resolve(waiter)

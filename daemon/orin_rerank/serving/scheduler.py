@@ -50,6 +50,7 @@ class Scheduler:
         counters: Told of every pack.
         loop: The handlers' event loop.
         on_crash: Told on the loop what ended the engine threads' work, before they have ended: one may hang.
+        encoder_threads: Pieces of requests that are encoded at a time.
         first_pack_s: How long a pack may take before any has been measured.
         clock: Monotonic seconds.
     """
@@ -63,6 +64,7 @@ class Scheduler:
         counters: Counters,
         loop: asyncio.AbstractEventLoop,
         on_crash: Callable[[BaseException], None] = lambda _: None,
+        encoder_threads: int = 2,
         first_pack_s: float = 0.0,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -78,7 +80,7 @@ class Scheduler:
             max_documents=model.info.max_documents,
             known=model.runner.knows,
         )
-        self._lookahead = Lookahead(self._queue, model.picture_bytes)
+        self._lookahead = Lookahead(self._queue, model.picture_bytes, encoder_threads + 1)
         self._throughput = Throughput()
         self._admission = Admission(
             max_queued_documents=max_queued_documents,
@@ -147,8 +149,7 @@ class Scheduler:
                 self._admission.check_feasible(job.deadline, ahead + tokens)
                 self._queue.add(job, tokens)
             job.add(prefix, documents)
-            self._lookahead.recount(job)
-            self._lookahead.give_turns()
+            self._lookahead.encoded(job)
             self._wake.notify_all()
 
     async def turn(self, job: Job, *, tokens: int = 0, picture_bytes: int = 0) -> None:
@@ -191,7 +192,7 @@ class Scheduler:
             patience_s: How long a pack may take in any case, in seconds.
         """
         with self._wake:
-            living = self._pulses.beat(self._clock(), patience_s, self._throughput.seconds_for_tokens)
+            living = self._pulses.beat(self._clock(), patience_s, self._throughput.seconds_for_pack)
             self._wake.notify_all()
         return living
 
@@ -263,8 +264,7 @@ class Scheduler:
             self._queue.remove(job)
             job.drop_waiting()
         if expired:
-            message = "passed while the request waited"
-            self._post([(job, DeadlineError(message, item="deadline")) for job in expired])
+            self._post([(job, DeadlineError("passed while it waited", item="deadline")) for job in expired])
 
     def _run(self, pack: Pack, pulse: Pulse) -> None:
         started = self._clock()
@@ -341,7 +341,6 @@ class Scheduler:
             job.drop_waiting()
             self._jobs.discard(job)
             self._lookahead.forget(job)
-            self._lookahead.give_turns()
 
 
 def _why_crashed(error: BaseException) -> Callable[[], OrinRerankError]:

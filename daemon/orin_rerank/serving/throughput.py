@@ -22,6 +22,7 @@ class Throughput:
     _tokens: float = 0.0
     _documents: float = 0.0
     _seconds: float = 0.0
+    _own_seconds: float = 0.0
     _last_ended: float = 0.0
 
     def observe(self, *, tokens: int, documents: int, started: float, ended: float) -> None:
@@ -31,11 +32,16 @@ class Throughput:
         self._tokens = self._tokens * _MEMORY + tokens
         self._documents = self._documents * _MEMORY + documents
         self._seconds = self._seconds * _MEMORY + seconds
+        self._own_seconds = self._own_seconds * _MEMORY + ended - started
 
     def seconds_for_tokens(self, tokens: float) -> float | None:
-        """How long so many tokens take; None before the first pack."""
+        """How long the engine takes for so many tokens, all slots together; None before the first pack."""
         return tokens * self._seconds / self._tokens if self._tokens else None
 
+    def seconds_for_pack(self, tokens: float) -> float | None:
+        """How long a pack of so many tokens takes from its begin to its end; None before the first."""
+        return tokens * self._own_seconds / self._tokens if self._tokens else None
+
     def seconds_for_documents(self, documents: float) -> float | None:
-        """How long so many documents take; None before the first pack."""
+        """The same of documents."""
         return documents * self._seconds / self._documents if self._documents else None
