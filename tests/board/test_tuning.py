@@ -7,6 +7,7 @@ import fcntl
 import os
 import re
 import subprocess
+import sys
 import threading
 import time
 from pathlib import Path
@@ -403,6 +404,36 @@ def test_a_reboot_that_is_allowed_is_made_once(tmp_path: Path) -> None:
     reboot_board(paths)
     outcome, _ = tune(paths, tmp_path, Tuning(reboot=True))
     assert (outcome.mode, outcome.problem, outcome.clocks_locked) == ("MAXN_SUPER", None, True)
+
+
+HOLD = """
+import fcntl, sys
+file = open(sys.argv[1], "r+b")
+fcntl.lockf(file, fcntl.LOCK_EX)
+print("held", flush=True)
+input()
+"""
+
+
+def test_no_reboot_is_made_while_packages_are_installed(tmp_path: Path) -> None:
+    paths = make_board(tmp_path / "board", NANO_8_SUPER)
+    paths.at("/fake/needs_reboot").write_text("2\n")
+    lock = paths.at("/var/lib/dpkg/lock-frontend")
+    lock.parent.mkdir(parents=True)
+    lock.touch()
+    with subprocess.Popen(
+        [sys.executable, "-c", HOLD, str(lock)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as apt:
+        assert apt.stdout is not None
+        apt.stdout.readline()
+        outcome, _ = tune(paths, tmp_path, Tuning(reboot=True))
+        assert outcome.reboot_needed
+        assert outcome.problem is not None
+        assert "not rebooted, since packages are being installed: it is at the next boot" in outcome.problem
+        assert "reboot by nvpmodel" not in calls(paths)
+        apt.communicate("\n")
+    outcome, _ = tune(paths, tmp_path, Tuning(reboot=True))
+    assert outcome.changed == ("rebooting",)
 
 
 def test_a_mode_that_somebody_changes_after_each_boot_is_not_rebooted_for_after_each_boot(tmp_path: Path) -> None:

@@ -19,6 +19,7 @@ from orin_rerank.board.jetson_clocks import clocks_as_root, lock_clocks
 from orin_rerank.board.module import identify_board
 from orin_rerank.board.mounts import outlives_reboot
 from orin_rerank.board.nvpmodel import QUERY_TIMEOUT_S, how_to_reboot_for, read_current_mode, set_mode
+from orin_rerank.board.packages import are_changing
 from orin_rerank.board.patience import Patience
 from orin_rerank.board.power_modes import read_power_modes
 from orin_rerank.board.tuning import TuningOutcome, wanted_mode
@@ -186,19 +187,28 @@ class _Tuner:
             problem = "the board was rebooted for it before, and is not in it; not rebooted again"
             problem = f"power mode {wanted.name}: {problem}: {how_to_reboot_for(wanted)}, does so"
             return dataclasses.replace(outcome, problem=problem)
-        if not outlives_reboot(self._paths, self._state):
-            return _also(outcome, f"not rebooted, since {self._state} may not outlive it")
-        # On disk before the reboot: a machine that reboots for ever is worse than a slow one.
-        try:
-            replace_file(self._mark, self._marking(wanted))
-        except OSError as error:
-            return _also(outcome, f"not rebooted, since that cannot be noted: {error.strerror}")
+        unnoted = self._note_reboot(wanted)
+        if unnoted is not None:
+            return _also(outcome, f"not rebooted, since {unnoted}")
         _log.warning("rebooting for a power mode", extra=fields(mode=wanted.name))
         try:
             set_mode(self._paths, wanted, _REBOOT_S, reboot=True)
         except BoardError as error:
             return dataclasses.replace(outcome, problem=str(error))
         return dataclasses.replace(outcome, changed=("rebooting",))
+
+    def _note_reboot(self, wanted: PowerMode) -> str | None:
+        """Notes a reboot before it is made; returns why it is not to be made."""
+        if are_changing(self._paths):
+            return "packages are being installed: it is at the next boot"
+        if not outlives_reboot(self._paths, self._state):
+            return f"{self._state} may not outlive it"
+        # On disk before the reboot: a machine that reboots for ever is worse than a slow one.
+        try:
+            replace_file(self._mark, self._marking(wanted))
+        except OSError as error:
+            return f"that cannot be noted: {error.strerror}"
+        return None
 
     def _marking(self, wanted: PowerMode) -> bytes:
         """What is noted of a reboot: an upgrade of the system, which may forget the mode, allows another."""

@@ -43,6 +43,9 @@ _KINDS: Final[dict[str, tuple[tuple[type, ...], str]]] = {
 }
 """By the type of a setting: what TOML may have for it, and what that is called."""
 
+_CALLED: Final = {"socket_mode": "permission bits, such as 0o660"}
+"""Where there is a better word."""
+
 
 def read_settings(file: Path | None, environment: Mapping[str, str] = os.environ) -> Settings:
     """Reads and checks all settings.
@@ -179,7 +182,7 @@ def _suited(key: str, kind: str, found: _Found) -> Any:
     in quotes.
     """
     value = found.value
-    if key.endswith("_bytes") and isinstance(value, str):
+    if key.endswith("_bytes") and not (isinstance(value, int) and not isinstance(value, bool)):
         return _size(key, value, found.source)
     taken, called = _kind(kind)
     if called is None:
@@ -188,7 +191,7 @@ def _suited(key: str, kind: str, found: _Found) -> Any:
         value = str(value)
     strict = found.of_file or bool not in taken  # ... ON, off, 1 and the like are what people give variables
     if strict and (not isinstance(value, taken) or (isinstance(value, bool) and bool not in taken)):
-        raise SettingsError(f"{key}: should be {called}", item=found.source)
+        raise SettingsError(f"{key}: should be {_CALLED.get(key, called)}", item=found.source)
     if "Path" in kind.split(" | ") and not os.path.isabs(value):  # noqa: PTH117 - Path would make "." of nothing
         raise SettingsError(f"{key} must be an absolute path, such as /srv/{key}", item=found.source)
     return value
@@ -199,8 +202,8 @@ def _kind(kind: str) -> tuple[tuple[type, ...], str | None]:
     return next((_KINDS[one] for one in kind.split(" | ") if one in _KINDS), ((), None))
 
 
-def _size(key: str, text: str, source: str) -> int:
-    match = _SIZE.fullmatch(text)
+def _size(key: str, text: Any, source: str) -> int:
+    match = _SIZE.fullmatch(text) if isinstance(text, str) else None
     if match is None:
         raise SettingsError(f"{key} must be a number of bytes, or text such as 64 MiB", item=source)
     return round(float(match[1]) * _UNITS[(match[2] or "").lower()])

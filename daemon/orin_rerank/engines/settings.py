@@ -87,6 +87,10 @@ class EngineSettings:
         if self.pool_timeout_s <= 0:
             raise SettingsError("must be positive", item="pool_timeout_s")
 
+    def may_serve(self, *, int8: bool) -> bool:
+        """Whether INT8, or full precision, may be served: what neither is asked for nor stepped down to is not made."""
+        return self.precision is not (PrecisionChoice.FULL if int8 else PrecisionChoice.INT8)
+
     @property
     def effective_threads(self) -> int:
         """How many cores to compute on."""

@@ -14,11 +14,13 @@ from lifecycle.doctor.places import MINI, WITH_GPU, board, context_of, said
 from lifecycle.int8_bundles import add_gate, write_int8_bundle
 from orin_rerank.engines.bundle import Bundle
 from orin_rerank.engines.plan_store import PlanStore
-from orin_rerank.engines.settings import EngineSettings, PrecisionChoice
+from orin_rerank.engines.settings import DeviceChoice, EngineSettings, PrecisionChoice
 from orin_rerank.engines.store import EngineStore
 from orin_rerank.graph.builder import Precision
 from orin_rerank.lifecycle.compile_target import CompileTarget
+from orin_rerank.lifecycle.doctor.disk import missing_bytes
 from orin_rerank.lifecycle.doctor.finding import Verdict
+from orin_rerank.lifecycle.doctor.gpu import check_tensorrt
 from orin_rerank.lifecycle.doctor.model import check_bundle, check_damage, check_int8, check_plans
 from orin_rerank.lifecycle.doctor.probe import MachineProbe
 from orin_rerank.lifecycle.plan_work import engine_to_compile
@@ -123,3 +125,26 @@ def test_int8_whose_gate_did_not_pass(bundle_folder: Path, tmp_path: Path) -> No
         assert finding is not None
         assert finding.text.startswith("its gate says: ") is (verdict is Verdict.WARN)
         assert finding.command == ("orin-rerank calibrate" if verdict is Verdict.WARN else None)
+
+
+@pytest.mark.parametrize(
+    ("engine", "plans", "missing"),
+    [
+        (EngineSettings(), "no fp16 plans are installed", True),
+        (EngineSettings(precision=PrecisionChoice.FULL), "no fp16 plans are installed", True),
+        (EngineSettings(precision=PrecisionChoice.INT8), None, True),
+        (EngineSettings(device=DeviceChoice.CPU), None, True),
+        (EngineSettings(device=DeviceChoice.CPU, precision=PrecisionChoice.FULL), None, False),
+    ],
+    ids=["auto", "full", "int8", "cpu", "cpu-full"],
+)
+def test_what_the_settings_do_not_ask_for_is_not_missed(
+    tmp_path: Path, engine: EngineSettings, plans: str | None, *, missing: bool
+) -> None:
+    paths, context = board(tmp_path), context_of(tmp_path, engine=engine)
+    finding = check_plans(paths, context)
+    assert (finding is None) is (plans is None)
+    assert finding is None or finding.text.startswith(plans or "")
+    assert (missing_bytes(context) > 0) is missing
+    without = context_of(tmp_path, engine=engine, probe=MachineProbe())
+    assert (check_tensorrt(paths, without) is None) is (engine.device is DeviceChoice.CPU)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Final
 
 from orin_rerank.engines.bundle import Bundle
 from orin_rerank.engines.plan_store import PlanStore
+from orin_rerank.engines.settings import DeviceChoice
 from orin_rerank.engines.store import EngineStore
 from orin_rerank.graph.builder import Precision
 from orin_rerank.lifecycle.doctor.finding import Check, fail, ok, warn
@@ -75,11 +76,14 @@ def missing_bytes(context: Context) -> int:
     bundle = Bundle.open(context.bundle)
     wide, quantized = (engine_disk_bytes(bundle, one) for one in (Precision.FP16, Precision.INT8_FP16))
     folder = EngineStore(context.state).quantized(bundle.digest)
-    missing = quantized if folder is None and bundle.manifest.source is None else 0
-    if context.probe.tensorrt is not None:
+    wants_int8 = context.engine.may_serve(int8=True)
+    missing = quantized if wants_int8 and folder is None and bundle.manifest.source is None else 0
+    if context.probe.tensorrt is not None and context.engine.device is not DeviceChoice.CPU:
         compiled = {stored.precision for stored in PlanStore(context.state).stored() if stored.current}
-        missing += 0 if Precision.FP16.value in compiled else wide
-        missing += 0 if Precision.INT8_FP16.value in compiled else quantized
+        if context.engine.may_serve(int8=False) and Precision.FP16.value not in compiled:
+            missing += wide
+        if wants_int8 and Precision.INT8_FP16.value not in compiled:
+            missing += quantized
     return missing
 
 

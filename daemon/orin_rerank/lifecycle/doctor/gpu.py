@@ -87,15 +87,16 @@ def check_access(paths: BoardPaths, context: Context) -> Finding | None:
 def check_tensorrt(paths: BoardPaths, context: Context) -> Finding | None:
     """Whether there is TensorRT, and that of the JetPack."""
     board, probe = identify_board(paths), context.probe
+    needed = board.is_jetson and context.engine.device is not DeviceChoice.CPU
     if probe.tensorrt_problem is not None:
         return Finding(
-            Verdict.FAIL if board.is_jetson else Verdict.WARN,
+            Verdict.FAIL if needed else Verdict.WARN,
             probe.tensorrt_problem,
             "its libraries do not fit its bindings",
             "dpkg -l | grep -E 'libnvinfer|tensorrt'",
         )
     if probe.tensorrt is None:
-        if not board.is_jetson:
+        if not needed:
             return None
         return fail(
             "not installed for this Python, so the processor computes",

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 from orin_rerank.board.module import identify_board
 from orin_rerank.engines.bundle import Bundle
 from orin_rerank.engines.plan_store import PlanStore
-from orin_rerank.engines.settings import PrecisionChoice
+from orin_rerank.engines.settings import DeviceChoice, PrecisionChoice
 from orin_rerank.engines.store import EngineStore
 from orin_rerank.errors import BundleError, MemoryShortError, PlanError
 from orin_rerank.graph.builder import Precision
@@ -76,7 +76,7 @@ def _may_read(context: Context, file: Path) -> bool:
 
 def check_sets(paths: BoardPaths, context: Context) -> Finding | None:
     """Whether the daemon can read what it makes INT8 from, and has it judged by."""
-    if context.engine.precision is PrecisionChoice.FULL or not context.sets:
+    if not context.sets or not context.engine.may_serve(int8=True):
         return None
     for what, folder in context.sets.items():
         try:
@@ -93,8 +93,7 @@ def check_sets(paths: BoardPaths, context: Context) -> Finding | None:
 
 def check_int8(paths: BoardPaths, context: Context) -> Finding | None:
     """Whether there is an INT8 engine that passed its gate."""
-    wanted = context.engine.precision is not PrecisionChoice.FULL
-    if context.bundle is None or not wanted:
+    if context.bundle is None or not context.engine.may_serve(int8=True):
         return None
     engines = [item for item in inventory_of(context) if item.kind is Kind.INT8 and item.current]
     digest = Bundle.open(context.bundle).digest
@@ -115,16 +114,18 @@ def check_int8(paths: BoardPaths, context: Context) -> Finding | None:
 def check_plans(_: BoardPaths, context: Context) -> Finding | None:
     """Whether plans are compiled for this machine as it is: its GPU, its TensorRT, its system, its settings."""
     probe = context.probe
-    if context.bundle is None or probe.tensorrt is None:
+    if context.bundle is None or probe.tensorrt is None or context.engine.device is DeviceChoice.CPU:
         return None
     if probe.gpu is None or probe.tensorrt.startswith("tensorrt_rtx"):
         return None
     target = CompileTarget(probe.tensorrt, probe.gpu)
     bundle = Bundle.open(context.bundle)
-    wanted = [(bundle, Precision.FP16)]
-    int8 = EngineStore(context.state).quantized(bundle.digest)
+    wanted = [(bundle, Precision.FP16)] if context.engine.may_serve(int8=False) else []
+    int8 = EngineStore(context.state).quantized(bundle.digest) if context.engine.may_serve(int8=True) else None
     if int8 is not None:
         wanted.append((Bundle.open(int8), Precision.INT8_FP16))
+    if not wanted:
+        return None
     store, problems = PlanStore(context.state), []
     for source, precision in wanted:
         try:

@@ -106,7 +106,11 @@ def check_preparation(_: BoardPaths, context: Context) -> Finding | None:
     problems, _others = _reported(context)
     entries = Journal(context.state).entries
     if context.daemon.state is None:
-        problems = [f"{step.value}: {entry.text}" for step, entry in entries.items() if entry.outcome in _NOT_DONE]
+        problems = [
+            f"{step.value}: {entry.text}"
+            for step, entry in entries.items()
+            if step.value in _TAKEN_AGAIN and entry.outcome in _NOT_DONE
+        ]
     if problems:
         return warn(
             "; ".join(problems),

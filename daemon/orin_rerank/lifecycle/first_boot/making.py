@@ -122,7 +122,7 @@ class Make:
         place, int8 = self._place, step is Step.BUILD_INT8
         if place.engine.device is DeviceChoice.CPU or isinstance(target, str):
             return Found(target if isinstance(target, str) else "the processor was asked for")
-        if place.engine.precision is (PrecisionChoice.FULL if int8 else PrecisionChoice.INT8):
+        if not place.engine.may_serve(int8=int8):
             return Found(f"{place.engine.precision.value} was asked for")
         bundle, precision = self._bundle, Precision.FP16
         if int8:
