@@ -66,6 +66,7 @@ def _measure(folder: Path, architecture: Architecture, *, pictures: bool) -> dic
         threads=1,
         precision="fp16",
         pool_timeout_s=60.0,
+        images=memory.images,
         cuda=cuda,
     )
     runner = runner_over(engine, memory)
