@@ -6,9 +6,11 @@ import dataclasses
 import json
 import logging
 import os
+import re
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -185,3 +187,27 @@ def test_a_daemon_does_not_start_with_a_wrong_file(tmp_path: Path) -> None:
     done = subprocess.run([COMMAND, "serve", "--config", str(file)], capture_output=True, text=True, check=False)
     assert done.returncode == 2
     assert f"{file}:2: drain_s: should be a number" in done.stderr
+
+
+def test_a_hangup_before_the_daemon_listens_for_it_ends_nothing(tmp_path: Path) -> None:
+    file, socket = tmp_path / "config.toml", tmp_path / "s"
+    file.write_text(f'[model]\nstate = "{tmp_path}/state"\n[server]\nsocket = "{socket}"\n')
+    process = subprocess.Popen([COMMAND, "serve", "--config", str(file)], stderr=subprocess.PIPE, text=True)
+    try:
+        ignored = re.compile(r"^SigIgn:\s*([0-9a-f]+)$", re.MULTILINE)
+        while True:
+            found = ignored.search(Path(f"/proc/{process.pid}/status").read_text())
+            assert found is not None
+            assert process.poll() is None
+            if int(found[1], 16) >> (signal.SIGHUP - 1) & 1:
+                break
+            time.sleep(0.001)
+        process.send_signal(signal.SIGHUP)
+        while not socket.exists():
+            assert process.poll() is None, "the hangup ended it"
+            process.send_signal(signal.SIGHUP)
+            time.sleep(0.02)
+    finally:
+        process.send_signal(signal.SIGTERM)
+        process.communicate(timeout=60)
+    assert process.returncode == 0

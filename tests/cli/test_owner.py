@@ -75,6 +75,24 @@ def test_a_folder_that_is_to_be_made_belongs_to_whose_folder_it_will_be_in(state
 
 
 @root_only
+def test_a_folder_for_the_socket_is_made_where_root_alone_may(state: Path) -> None:
+    with tempfile.TemporaryDirectory() as name:
+        run_folder = Path(name)
+        run_folder.chmod(0o755)
+        folder = run_folder / "run" / "orin-rerank"
+
+        def act() -> None:
+            become_owner(state, also=folder)
+            (folder / "socket").write_text("")
+
+        in_child(act)
+        assert (folder / "socket").stat().st_uid == NOBODY.pw_uid
+        assert (folder.stat().st_uid, folder.stat().st_gid) == (NOBODY.pw_uid, NOBODY.pw_gid)
+        assert folder.stat().st_mode & 0o777 == 0o750
+        assert (run_folder / "run").stat().st_uid == 0
+
+
+@root_only
 def test_what_is_root_s_own_stays_so(tmp_path: Path) -> None:
     assert become_owner(tmp_path) is None
     assert become_owner(tmp_path / "not-there") is None

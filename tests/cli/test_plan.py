@@ -177,3 +177,15 @@ def test_a_model_that_is_none(tmp_path: Path) -> None:
     done = orin_rerank("plan", "--model", str(tmp_path))
     assert done.returncode == 66
     assert "tokenizer.json" in done.stderr
+
+
+def test_a_bundle_of_the_settings_that_is_not_there_yet_is_left_out_and_told(tmp_path: Path) -> None:
+    config = tmp_path / "config.toml"
+    config.write_text('[model]\nbundle = "/srv/models/not-there-yet"\n')
+    done = orin_rerank("plan", "--config", str(config), "--json")
+    value = json.loads(done.stdout)
+    assert (done.returncode, len(value["models"])) == (0, len(MODELS))
+    assert value["problem"].startswith("the bundle of the settings is left out: /srv/models/not-there-yet")
+    shown = " ".join(orin_rerank("plan", "--config", str(config)).stdout.split())
+    assert "the bundle of the settings is left out: /srv/models/not-there-yet" in shown
+    assert orin_rerank("plan", "--config", str(config), "--model", "/srv/models/not-there-yet").returncode == 2

@@ -6,6 +6,7 @@ root alone writes.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import pwd
 import sys
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
 __all__ = ["become_owner"]
 
 
-def become_owner(folder: Path) -> str | None:
+def become_owner(folder: Path, also: Path | None = None) -> str | None:
     """Becomes the owner of a folder, for good, where this is root and the owner is not; says so on standard error.
 
     What root made there could be read by the service, and not replaced or removed by it. Who names files that only root
@@ -25,6 +26,7 @@ def become_owner(folder: Path) -> str | None:
 
     Args:
         folder: The folder; where it is not there yet, the one that it will be made in counts.
+        also: Another folder that the owner needs, and could not make where root alone may: made for him if missing.
 
     Returns:
         The user's name; None where nothing was to be changed.
@@ -41,6 +43,11 @@ def become_owner(folder: Path) -> str | None:
         return None
     if owner == 0:
         return None
+    if also is not None and not also.exists():
+        with contextlib.suppress(OSError):  # whoever needs it says what is the matter
+            also.parent.mkdir(parents=True, exist_ok=True)
+            also.mkdir(mode=0o750)
+            os.chown(also, owner, user.pw_gid)
     os.initgroups(user.pw_name, user.pw_gid)  # those that may open the GPU's nodes among them
     os.setgid(user.pw_gid)
     os.setuid(owner)

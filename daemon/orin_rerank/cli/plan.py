@@ -81,25 +81,37 @@ def plan(
         orin-rerank plan --board agx-orin-64 --model vl-8b
         orin-rerank plan --model engines/mini --json | jq '.models[0].best'
 
-    --json writes {"board", "share", "models", "recommended"}. Each model has {"key", "name", "best", "policies",
-    "build_bytes", "build_swap_bytes", "download_bytes", "disk_bytes", "objections", "times"}, each policy {"policy",
-    "fits", "needed_bytes", "usable_bytes", "max_tokens", "slots", "weights", "buffers", "scratch", "caches",
-    "overhead", "process", "problem"}, and each time {"request", "mode", "precision", "limit_s", "expected_s"}.
+    --json writes {"board", "share", "models", "recommended", "problem"}. Each model has {"key", "name", "best",
+    "policies", "build_bytes", "build_swap_bytes", "download_bytes", "disk_bytes", "objections", "times"}, each
+    policy {"policy", "fits", "needed_bytes", "usable_bytes", "max_tokens", "slots", "weights", "buffers",
+    "scratch", "caches", "overhead", "process", "problem"}, and each time {"request", "mode", "precision",
+    "limit_s", "expected_s"}.
     """
     from orin_rerank.cli.configured import settings_of, with_options
     from orin_rerank.cli.output import console, print_json
     from orin_rerank.cli.plan_tables import as_dict, show
     from orin_rerank.config.sections import Settings
+    from orin_rerank.errors import BundleError
     from orin_rerank.lifecycle.board_plan import plan_board
+    from orin_rerank.lifecycle.this_machine import bundle_candidate
 
     by_file = board is BoardName.THIS or config is not None
     settings = with_options(settings_of(config) if by_file else Settings(), engine={"max_tokens": max_tokens})
     target = _target(board, settings.engine)
-    made = plan_board(target, _candidates(model, settings.model.bundle, target), share, settings.engine)
+    candidates = _candidates(model, target)
+    problem = None
+    if model is None and settings.model.bundle is not None:
+        try:
+            candidates.append(bundle_candidate(settings.model.bundle, target))
+        except BundleError as error:  # it may still be on its way; what fits is asked before that, too
+            problem = f"the bundle of the settings is left out: {error}"
+    made = plan_board(target, candidates, share, settings.engine)
     if json_output:
-        print_json(as_dict(made))
+        print_json({**as_dict(made), "problem": problem})
     else:
         show(made, console(), detailed=model is not None)
+        if problem is not None:
+            console().print(problem, style="yellow", markup=False)
     return ExitCode.OK
 
 
@@ -125,8 +137,8 @@ def _target(board: BoardName, settings: EngineSettings) -> Target:
     return dataclasses.replace(target, serving_bytes=settings.memory_bytes)
 
 
-def _candidates(model: str | None, bundle: Path | None, target: Target) -> list[Candidate]:
-    """The model that is named, published or a bundle; else all that are published, and the bundle of the settings."""
+def _candidates(model: str | None, target: Target) -> list[Candidate]:
+    """The model that is named, published or a bundle; else all that are published."""
     from orin_rerank.lifecycle.board_plan import Candidate
     from orin_rerank.lifecycle.published import MODELS
     from orin_rerank.lifecycle.this_machine import bundle_candidate
@@ -135,7 +147,7 @@ def _candidates(model: str | None, bundle: Path | None, target: Target) -> list[
         Candidate(one.key, one.name, one.family, one.size, one.download_bytes, one.quality) for one in MODELS.values()
     ]
     if model is None:
-        return published if bundle is None else [*published, bundle_candidate(bundle, target)]
+        return published
     for one in published:
         if model.lower() in (one.key, one.name.lower()):
             return [one]

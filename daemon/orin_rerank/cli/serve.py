@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import signal
 import sys
 from pathlib import Path  # noqa: TC003 - typer reads annotations at run time
 from typing import TYPE_CHECKING, Annotated
@@ -91,6 +92,8 @@ def serve(
         orin-rerank serve
         orin-rerank serve --bundle /srv/models/qwen3-vl-reranker-2b --tcp 127.0.0.1:50051
     """
+    if not sys.stderr.isatty():
+        signal.signal(signal.SIGHUP, signal.SIG_IGN)  # until the loop listens for it, it would end the process
     from orin_rerank.board.paths import BoardPaths
     from orin_rerank.cli.address import default_socket
     from orin_rerank.cli.bundles import bundle_of
@@ -127,7 +130,7 @@ def serve(
     log.configure(settings.log.level.value)
     state = state_folder(settings)
     if prepare:
-        become_owner(state)
+        become_owner(state, also=server.socket.parent)
     source = _Source(folder, state, settings, prepare=prepare)
     with BoardWatch(BoardPaths.from_environment(), settings.board) as watch:
         return foreground.run(
