@@ -11,6 +11,7 @@ A request is a line of JSON. Every first boot is a process of its own, forked fr
     error     that error number; 0: the process is killed; -1: it is, and what was not synced is lost
     later_s   how much later it is than the clock says
     boot_id   which boot of the machine it is; empty is the one that is
+    up_s      for how long it has been up; null is for as long as it is
     deadly    names of rungs whose loading has the process killed
     lost      whether the GPU is lost when it computes
 
@@ -60,21 +61,24 @@ class Clock:
     Args:
         later_s: How much later it is than the clock says.
         boot_id: Which boot it is in; empty is the one that is.
+        up_s: For how long that has been up; None is for as long as it is.
         log: A file that is told of every sleep, since the process may be killed.
     """
 
-    def __init__(self, later_s: float, boot_id: str, log: Path) -> None:
+    def __init__(self, later_s: float, boot_id: str, up_s: float | None, log: Path) -> None:
         self._later_s = later_s
         self._boot_id = boot_id
+        self._up_later_s = later_s if up_s is None else up_s - Moment.now().boot_s
         self._log = log
 
     def now(self) -> Moment:
         moment = Moment.now()
-        later = self._later_s
-        return Moment(moment.wall_s + later, self._boot_id or moment.boot_id, moment.boot_s + later)
+        boot_id = self._boot_id or moment.boot_id
+        return Moment(moment.wall_s + self._later_s, boot_id, moment.boot_s + self._up_later_s)
 
     def sleep(self, seconds: float) -> None:
         self._later_s += seconds
+        self._up_later_s += seconds
         with self._log.open("a") as file:
             file.write(f"{seconds}\n")
 
@@ -142,7 +146,7 @@ class Boots:
         out, log, waits, sleeps = (self._folder / name for name in ("answer", "changes", "waits", "sleeps"))
         for file in (out, waits, sleeps):
             file.unlink(missing_ok=True)
-        place = self._place(request, state, Clock(request["later_s"], request["boot_id"], sleeps))
+        place = self._place(request, state, Clock(request["later_s"], request["boot_id"], request["up_s"], sleeps))
         child = os.fork()
         if child == 0:
             os.dup2(2, 1)

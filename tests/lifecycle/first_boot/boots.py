@@ -74,6 +74,7 @@ class Boots:
         once: bool = False,
         later_s: float = 0.0,
         boot_id: str = "",
+        up_s: float | None = None,
         deadly: Sequence[str] = (),
         lost: bool = False,
         like: str | None = None,
@@ -90,6 +91,7 @@ class Boots:
             "error": error,
             "later_s": later_s,
             "boot_id": boot_id,
+            "up_s": up_s,
             "deadly": list(deadly),
             "lost": lost,
         }

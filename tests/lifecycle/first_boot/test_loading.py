@@ -120,6 +120,18 @@ def test_a_power_cut_is_nobodys_fault(box: Box) -> None:
     assert "the power went, or the machine stopped, while it was loaded (3 times" in served["problems"][0]
 
 
+def test_a_clock_that_goes_back_at_each_boot_does_not_switch_the_ladder_off(box: Box) -> None:
+    """A board without a battery begins each boot at the same time; what takes its power must not be tried at each."""
+    deadly = [Rung.PROCESSOR_INT8.value]
+    for number in range(3):
+        assert box.killed(deadly=deadly, boot_id=f"boot-{number}", up_s=20.0) == 0
+        box.now_s -= 30
+    for number in range(3, 5):
+        assert box.start(deadly=deadly, boot_id=f"boot-{number}", up_s=20.0)["served"] == "fp32 by onnxruntime-cpu"
+        box.now_s -= 30
+    assert box.killed(deadly=deadly, boot_id="boot-5", up_s=1900.0) == 0, "after half an hour it is tried again"
+
+
 def test_where_everything_kills_it_waits_and_comes_back_by_itself(box: Box) -> None:
     rungs = [rung.value for rung in (Rung.PROCESSOR_INT8, Rung.PROCESSOR_FULL)]
     for _ in range(6):

@@ -23,6 +23,7 @@ from orin_rerank.lifecycle.first_boot.machine import Prepared, prepare, prepare_
 from orin_rerank.lifecycle.first_boot.making import Make
 from orin_rerank.lifecycle.first_boot.preflight import check_disk
 from orin_rerank.lifecycle.first_boot.progress import Step
+from orin_rerank.lifecycle.rungs import Rung
 from orin_rerank.quantization.gate import GateThresholds
 
 if TYPE_CHECKING:
@@ -196,6 +197,29 @@ def test_whatever_a_step_raises_once_it_is_to_stop_is_a_stop(place: Place) -> No
     with pytest.raises(UnavailableError):
         prepare(place, Stopping())
     assert (journal(place)["calibrate"]["outcome"], journal(place)["calibrate"]["failures"]) == ("stopped", 0)
+
+
+def test_two_processes_do_not_undo_each_others_notes(place: Place, clock: Clock) -> None:
+    """`orin-rerank prepare` beside a daemon."""
+    daemon, prepare_ = Journal(place.state, clock), Journal(place.state, clock)
+    daemon.begin(Rung.PROCESSOR_INT8, {})
+    prepare_.found(Step.BOARD, {}, Outcome.DONE, "a PC")
+    daemon.drop(Rung.PROCESSOR_INT8)
+    prepare_.found(Step.MEMORY, {}, Outcome.DONE, "fits")
+    assert journal(place).keys() == {"board", "memory"}
+    for _ in range(3):
+        daemon.begin(Step.CALIBRATE, {})
+    prepare_.forget()
+    daemon.got_further(Step.CALIBRATE)
+    assert journal(place) == {}
+    daemon.end(Step.CALIBRATE, Outcome.FAILED, "no luck")
+    assert journal(place).keys() == {"calibrate"}
+    assert journal(place)["calibrate"]["failures"] == 1, "what was forgotten counts no more"
+    before = prepare_.begin(Step.CALIBRATE, {})
+    daemon.begin(Step.CALIBRATE, {})
+    daemon.end(Step.CALIBRATE, Outcome.DONE, "made")
+    prepare_.put_back(Step.CALIBRATE, before)
+    assert journal(place)["calibrate"]["outcome"] == "done"
 
 
 def test_another_bundle_is_another_key(place: Place, tmp_path: Path, clock: Clock) -> None:

@@ -6,6 +6,7 @@ kept as the wall clock has it and as the time since boot, which does not jump; t
 
 from __future__ import annotations
 
+import math
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -53,18 +54,19 @@ class Moment:
         return seconds if seconds >= 0 else None
 
 
-def seconds_to_wait(failures: int, failed_at: Moment, now: Moment) -> float:
+def seconds_to_wait(failures: int, failed_at: Moment, now: Moment, *, unknown_s: float = math.inf) -> float:
     """How long what failed is not to be tried again; infinite where it rests.
 
     Args:
         failures: How often it failed in a row.
         failed_at: When it failed last.
         now: This moment.
+        unknown_s: How much is held to have passed where the clock has gone back, and says nothing. What is counted, and
+            rests at last, may be tried too early.
     """
     if failures <= 0:
         return 0.0
     if failures >= MOST_FAILURES:
         return float("inf")
     passed = failed_at.seconds_until(now)
-    # A clock that has gone back says nothing; that it is tried too early once more is counted, too.
-    return 0.0 if passed is None else max(WAITS_S[failures - 1] - passed, 0.0)
+    return max(WAITS_S[failures - 1] - (unknown_s if passed is None else passed), 0.0)

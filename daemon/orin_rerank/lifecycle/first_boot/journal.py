@@ -9,9 +9,12 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import enum
+import fcntl
 import json
 import logging
 import math
+import os
+import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
@@ -23,7 +26,7 @@ from orin_rerank.lifecycle.rungs import Rung
 from orin_rerank.telemetry.log import fields
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Iterator, Mapping
     from pathlib import Path
     from typing import TypeAlias
 
@@ -38,6 +41,10 @@ JOURNAL_FILE: Final = "first-boot.json"
 """In the state folder."""
 
 FORMAT: Final = 1
+
+_LOCK_TRIES: Final = 200
+_LOCK_POLL_S: Final = 0.01
+"""A note takes some milliseconds; somebody who needs seconds for one hangs."""
 
 
 class Outcome(str, enum.Enum):
@@ -82,6 +89,9 @@ class Entry:
 class Journal:
     """The entries of one machine, one for each step, and one for each engine whose loading ended the process.
 
+    Several processes may have one: `orin-rerank prepare` runs beside a daemon. Each change is made to what is on disk
+    then.
+
     Args:
         folder: The state folder; made when first written to.
         now: Gives the moment.
@@ -92,6 +102,7 @@ class Journal:
         self._now = now
         self._stamp = self._stamp_on_disk()
         self._entries, self._again = _read(self._file)
+        self._begun: dict[Noted, Entry] = {}
 
     def entry(self, step: Noted, key: Mapping[str, str]) -> Entry | None:
         """What is known of a step for this very key, None if it was never taken for it."""
@@ -112,10 +123,12 @@ class Journal:
         Raises:
             StoreError: If that cannot be noted; then it must not be taken.
         """
-        there = self._entries.get(step)
-        before = self.entry(step, key) or Entry(key, Outcome.DONE)
-        failures = before.failures + (before.outcome is Outcome.BEGUN)
-        self._note(step, Entry(key, Outcome.BEGUN, "", failures, self._now(), before.stops))
+        with self._changing() as entries:
+            there = entries.get(step)
+            before = self.entry(step, key) or Entry(key, Outcome.DONE)
+            failures = before.failures + (before.outcome is Outcome.BEGUN)
+            self._begun[step] = Entry(key, Outcome.BEGUN, "", failures, self._now(), before.stops)
+            entries[step] = self._begun[step]
         return there
 
     def put_back(self, step: Noted, before: Entry | None) -> None:
@@ -124,10 +137,13 @@ class Journal:
         Raises:
             StoreError: If that cannot be noted.
         """
-        if before is None:
-            self.drop(step)
-        else:
-            self._note(step, before)
+        begun = self._begun.pop(step)
+        with self._changing() as entries:
+            if entries.get(step) != begun:
+                return  # who takes it has noted more since
+            del entries[step]
+            if before is not None:
+                entries[step] = before
 
     def got_further(self, step: Noted) -> None:
         """Notes that a step did something that the next attempt need not do again: it is no loop.
@@ -135,9 +151,10 @@ class Journal:
         Raises:
             StoreError: If that cannot be noted.
         """
-        before = self._entries[step]
-        if before.failures or before.stops:
-            self._note(step, dataclasses.replace(before, failures=0, stops=0))
+        if step in self._entries and self._entries[step].attempts > 1:
+            with self._changing() as entries:
+                if step in entries:
+                    entries[step] = dataclasses.replace(entries[step], failures=0, stops=0)
 
     def end(self, step: Noted, outcome: Outcome, text: str) -> None:
         """Notes what came of the step that was begun.
@@ -145,13 +162,16 @@ class Journal:
         Raises:
             StoreError: If that cannot be noted.
         """
-        before = self._entries[step]
-        failures, stops = 0, 0
-        if outcome is Outcome.FAILED:
-            failures, stops = before.failures + 1, before.stops
-        elif outcome is Outcome.STOPPED:
-            failures, stops = before.failures, before.stops + 1
-        self._note(step, Entry(before.key, outcome, text, failures, self._now(), stops))
+        begun = self._begun.pop(step, None) or self._entries[step]
+        with self._changing() as entries:
+            # What was forgotten meanwhile counts from here on.
+            before = self.entry(step, begun.key) or dataclasses.replace(begun, failures=0, stops=0)
+            failures, stops = 0, 0
+            if outcome is Outcome.FAILED:
+                failures, stops = before.failures + 1, before.stops
+            elif outcome is Outcome.STOPPED:
+                failures, stops = before.failures, before.stops + 1
+            entries[step] = Entry(begun.key, outcome, text, failures, self._now(), stops)
 
     def cut_off(self, step: Noted, text: str) -> None:
         """Notes that what was begun ended the process, or that the power went meanwhile; counts as a failure.
@@ -159,10 +179,11 @@ class Journal:
         Raises:
             StoreError: If that cannot be noted.
         """
-        before, now = self._entries[step], self._now()
+        begun, now = self._entries[step], self._now()
         # When the power went is not known, only that it was in an earlier boot.
-        moment = now if now.boot_id == before.moment.boot_id else before.moment
-        self._note(step, Entry(before.key, Outcome.FAILED, text, before.failures + 1, moment))
+        moment = now if now.boot_id == begun.moment.boot_id else begun.moment
+        with self._changing() as entries:
+            entries[step] = Entry(begun.key, Outcome.FAILED, text, begun.failures + 1, moment)
 
     def drop(self, step: Noted) -> None:
         """Forgets a step.
@@ -170,8 +191,9 @@ class Journal:
         Raises:
             StoreError: If that cannot be noted.
         """
-        if self._entries.pop(step, None) is not None:
-            self._write()
+        if step in self._entries:
+            with self._changing() as entries:
+                entries.pop(step, None)
 
     def stop(self) -> None:
         """Notes that whatever was begun is ended in order, for a process that cannot wait until it is.
@@ -179,7 +201,7 @@ class Journal:
         Raises:
             StoreError: If that cannot be noted.
         """
-        for step, entry in self._entries.items():
+        for step, entry in self.entries.items():
             if entry.outcome is Outcome.BEGUN:
                 self.end(step, Outcome.STOPPED, "stopped")
 
@@ -191,7 +213,8 @@ class Journal:
         """
         before = self.entry(step, key)
         if before is None or (before.outcome, before.text) != (outcome, text):
-            self._note(step, Entry(key, outcome, text, 0, self._now()))
+            with self._changing() as entries:
+                entries[step] = Entry(key, outcome, text, 0, self._now())
 
     def wait_s(self, step: Noted, key: Mapping[str, str]) -> float:
         """How long a step is not to be taken again; infinite where it rests, or was refused.
@@ -222,13 +245,17 @@ class Journal:
         Raises:
             StoreError: If it cannot be written.
         """
-        self._entries = {}
-        self._again += 1
-        self._write()
+        with self._changing() as entries:
+            entries.clear()
+            self._again += 1
 
-    def _note(self, step: Noted, entry: Entry) -> None:
-        self._entries[step] = entry
-        self._write()
+    @contextlib.contextmanager
+    def _changing(self) -> Iterator[dict[Noted, Entry]]:
+        """Lends what is on disk now, to be changed, and writes it; what cannot be written is known here at least."""
+        with _held(self._file.parent):
+            self._entries, self._again = _read(self._file)
+            yield self._entries
+            self._write()
 
     def _stamp_on_disk(self) -> tuple[int, int]:
         """Differs after anybody has written the journal."""
@@ -248,6 +275,24 @@ class Journal:
             with contextlib.suppress(OSError):  # half a file must not take the last bytes of a disk that is full
                 part_of(self._file).unlink(missing_ok=True)
             raise StoreError(f"cannot be written: {error.strerror}", item=str(self._file)) from error
+
+
+@contextlib.contextmanager
+def _held(folder: Path) -> Iterator[None]:
+    """Keeps other processes from writing here meanwhile.
+
+    Where that cannot be had soon it goes on without: a note that is lost costs a try.
+    """
+    with contextlib.ExitStack() as held:
+        with contextlib.suppress(OSError):
+            handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+            held.callback(os.close, handle)
+            for _ in range(_LOCK_TRIES):
+                with contextlib.suppress(BlockingIOError):
+                    fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                    break
+                time.sleep(_LOCK_POLL_S)
+        yield
 
 
 def noted(note: Callable[[], object]) -> None:

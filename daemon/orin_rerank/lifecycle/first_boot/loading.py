@@ -101,13 +101,13 @@ class Loading:
 
     def _count_cut_off(self) -> None:
         """Counts a rung that was being tried when a process before this one ended."""
-        now = self._place.now()
+        now, journal = self._place.now(), self._journal
         for rung in Rung:
-            entry = self._journal.entry(rung, self._key)
+            entry = journal.entry(rung, self._key)
             if entry is not None and entry.outcome is Outcome.BEGUN:
                 text = _PROCESS_ENDED if entry.moment.boot_id == now.boot_id else _POWER_WENT
                 _log.error("cut off", extra=fields(rung=rung.value, reason=text, times=entry.failures + 1))
-                noted(functools.partial(self._journal.cut_off, rung, text))
+                noted(functools.partial(journal.cut_off, rung, text))
 
     @contextmanager
     def _attempt(self, rung: Rung) -> Iterator[None]:
@@ -161,7 +161,8 @@ class Loading:
             return 0.0
         if entry.failures < LEFT_OUT_AFTER and entry.moment.boot_id != now.boot_id:
             return 0.0  # the power went, which is nobody's fault, or a person has started the machine again
-        return seconds_to_wait(min(entry.failures, len(WAITS_S)), entry.moment, now)
+        # Nothing rests here, and it may be what takes the power: only what has passed for certain counts.
+        return seconds_to_wait(min(entry.failures, len(WAITS_S)), entry.moment, now, unknown_s=now.boot_s)
 
 
 def _total_wait_s(entry: Entry) -> float:
