@@ -149,6 +149,19 @@ def test_settings_are_read_again_without_a_restart(serving):
     wait_until(lambda: rank(serving, APP).returncode == 0, 30, "the old limit does not hold again")
 
 
+def test_an_address_that_somebody_else_has_is_tried_again(serving):
+    hold = "import socket, time; held = socket.create_server(('127.0.0.1', 50051)); time.sleep(600)"
+    serving.run("systemd-run", "--unit=rival", "python3", "-c", hold)
+    settings(serving, UNPREPARED + '[server]\ntcp = "127.0.0.1:50051"\n')
+    serving.run("systemctl", "restart", "--no-block", DAEMON)
+    wait_until(lambda: "cannot listen on 127.0.0.1:50051" in serving.journal(DAEMON), 60, "it listens all the same")
+    serving.run("systemctl", "stop", "rival")
+    wait_for_state(serving)
+    assert _restarts(serving) > 0
+    settings(serving, UNPREPARED)
+    serving.run("systemctl", "restart", DAEMON)
+
+
 def test_wrong_settings_are_refused_by_line_and_not_tried_again(serving):
     before = _restarts(serving)
     settings(serving, "[server]\nmax_documents = 100\nmax_docments = 5\n")

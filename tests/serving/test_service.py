@@ -13,7 +13,7 @@ from grpc_reflection.v1alpha.proto_reflection_descriptor_database import ProtoRe
 from grpc_status import rpc_status
 
 from fakes.model import POISON, expected_margin
-from orin_rerank.errors import BundleError, SettingsError
+from orin_rerank.errors import BundleError, UnavailableError
 from orin_rerank.serving.daemon import Daemon
 from orin_rerank.serving.service import SERVICE_NAME
 from orin_rerank.serving.settings import ServerSettings
@@ -393,7 +393,7 @@ async def test_tcp_is_served_on_request(running):
 async def test_a_tcp_port_in_use_is_a_setting_s_error_and_frees_the_socket(running, tmp_path):
     async with running(tcp="127.0.0.1:0") as (daemon, _):
         other = ServerSettings(socket=tmp_path / "other.sock", tcp=f"127.0.0.1:{daemon.tcp_port}")
-        with pytest.raises(SettingsError) as caught:
+        with pytest.raises(UnavailableError) as caught:
             await Daemon(other, lambda _: None).start()
         assert caught.value.item == "tcp"
         assert not other.socket.exists()
@@ -401,7 +401,7 @@ async def test_a_tcp_port_in_use_is_a_setting_s_error_and_frees_the_socket(runni
 
 async def test_a_second_daemon_does_not_steal_the_socket(running, socket_path):
     async with running() as (_, stub):
-        with pytest.raises(SettingsError, match="another daemon answers at"):
+        with pytest.raises(UnavailableError, match="another daemon answers at"):
             await Daemon(ServerSettings(socket=socket_path), lambda _: None).start()
         await stub.Rerank(request())
 

@@ -5,7 +5,7 @@ import stat
 
 import pytest
 
-from orin_rerank.errors import SettingsError
+from orin_rerank.errors import SettingsError, UnavailableError
 from orin_rerank.serving.unix_socket import SocketClaim
 
 
@@ -23,7 +23,7 @@ def test_directories_are_made_and_the_path_is_free_afterwards(path):
 
 def test_a_path_is_claimed_once(path):
     claim = SocketClaim(path)
-    with pytest.raises(SettingsError, match="another daemon answers at"):
+    with pytest.raises(UnavailableError, match="another daemon answers at"):
         SocketClaim(path)
     claim.release()
 
@@ -43,7 +43,7 @@ def test_a_living_server_s_socket_is_left_alone(path):
     with socket.socket(socket.AF_UNIX) as living:
         living.bind(str(path))
         living.listen()
-        with pytest.raises(SettingsError, match="another daemon answers at"):
+        with pytest.raises(UnavailableError, match="another daemon answers at"):
             SocketClaim(path)
     assert path.is_socket()
 

@@ -24,7 +24,7 @@ import grpc
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
 
-from orin_rerank.errors import DeviceLostError, InternalError, OrinRerankError, SettingsError, UnavailableError
+from orin_rerank.errors import DeviceLostError, InternalError, OrinRerankError, UnavailableError
 from orin_rerank.serving.heartbeat import Heartbeat
 from orin_rerank.serving.reporter import Reporter
 from orin_rerank.serving.scheduler import Scheduler
@@ -107,7 +107,8 @@ class Daemon:
         """Listens, and begins to load the model.
 
         Raises:
-            SettingsError: If the socket or the TCP address cannot be listened on.
+            SettingsError: If the socket's path cannot be used.
+            UnavailableError: If the socket or the TCP address cannot be listened on now.
         """
         self._loop = self._state.loop = asyncio.get_running_loop()
         self._ready: asyncio.Future[None] = self._loop.create_future()
@@ -335,5 +336,6 @@ def _bind(server: grpc.aio.Server, address: str, item: str) -> int:
     try:
         port: int = server.add_insecure_port(address)
     except RuntimeError as error:
-        raise SettingsError(f"cannot listen on {address}", item=item) from error
+        # What another program has, or the network has not given yet, may be free or there when it is tried again.
+        raise UnavailableError(f"cannot listen on {address}", item=item) from error
     return port

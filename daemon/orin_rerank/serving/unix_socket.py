@@ -14,7 +14,7 @@ import socket
 import stat
 from typing import TYPE_CHECKING
 
-from orin_rerank.errors import SettingsError
+from orin_rerank.errors import SettingsError, UnavailableError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -30,8 +30,8 @@ class SocketClaim:
         path: Where the socket will be; its directory is created where it is missing.
 
     Raises:
-        SettingsError: If another daemon answers there, something that is no socket lies there, or the directory
-            cannot be used.
+        SettingsError: If something that is no socket lies there, or the directory cannot be used.
+        UnavailableError: If another daemon answers there, which may be about to end.
     """
 
     def __init__(self, path: Path) -> None:
@@ -51,7 +51,7 @@ class SocketClaim:
         try:
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
-            raise SettingsError(f"another daemon answers at {self._path}", item="socket") from error
+            raise UnavailableError(f"another daemon answers at {self._path}", item="socket") from error
         try:
             mode = self._path.lstat().st_mode
         except FileNotFoundError:
@@ -59,7 +59,7 @@ class SocketClaim:
         if not stat.S_ISSOCK(mode):
             raise SettingsError(f"{self._path} exists and is no socket; it is left alone", item="socket")
         if _answers(self._path):
-            raise SettingsError(f"another daemon answers at {self._path}", item="socket")
+            raise UnavailableError(f"another daemon answers at {self._path}", item="socket")
         self._path.unlink()
 
     @contextlib.contextmanager
