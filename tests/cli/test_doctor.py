@@ -96,6 +96,16 @@ def test_settings_that_are_wrong_are_a_finding(tmp_path: Path) -> None:
     )
 
 
+def test_an_address_that_is_none_keeps_nothing_from_being_looked_at(tmp_path: Path) -> None:
+    make_pc(tmp_path)
+    for wrong in ("unix:/" + "x" * 200, "nonsense"):
+        done = orin_rerank("doctor", "--json", **variables(tmp_path, ORIN_RERANK_ADDRESS=wrong))
+        assert done.returncode == 78
+        checks = {one["check"]: one for one in json.loads(done.stdout)["checks"]}
+        assert checks["settings"]["finding"].startswith("ORIN_RERANK_ADDRESS: ")
+    assert orin_rerank("doctor", "--address", "nonsense", **variables(tmp_path)).returncode == 2
+
+
 def test_an_archive_for_support(tmp_path: Path) -> None:
     root = a_board(tmp_path / "board", NX_16_SUPER)
     (root / "etc/hostname").write_text("press-room-3")

@@ -100,16 +100,21 @@ def _context(
 ) -> Context:
     """What the checks need to know beside the board's files."""
     from orin_rerank import __version__
-    from orin_rerank.cli.address import socket_of, target_of
+    from orin_rerank.cli.address import default_socket, socket_of, target_of
     from orin_rerank.cli.bundles import SHIPPED_CALIBRATION, SHIPPED_EVALUATION, bundle_of, repository_folder
     from orin_rerank.cli.configured import state_folder
     from orin_rerank.config.file import config_file
-    from orin_rerank.errors import BundleError
+    from orin_rerank.errors import BundleError, SettingsError
     from orin_rerank.lifecycle.doctor.accounts import SERVICE_USER, User
     from orin_rerank.lifecycle.doctor.context import Context
     from orin_rerank.lifecycle.doctor.probe import probe_machine
 
-    target = target_of(socket, address, config)
+    try:
+        target = target_of(socket, address, config)
+    except SettingsError as error:
+        if socket is not None or address is not None:
+            raise
+        target, problem = f"unix:{default_socket()}", problem or str(error)
     daemon = _ask(target)
     named = os.environ.get("ORIN_RERANK_BUNDLE")
     folder, bundle_problem = None, None

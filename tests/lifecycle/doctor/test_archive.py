@@ -132,3 +132,9 @@ def test_a_place_that_takes_none(tmp_path: Path) -> None:
     with pytest.raises(SettingsError, match="is no plain file"):
         write_archive(folder, {"a": "b"})
     assert os.listdir(tmp_path) == ["folder"]  # noqa: PTH208
+
+
+def test_a_journal_that_is_nested_too_deeply_is_a_text(tmp_path: Path) -> None:
+    context = context_of(tmp_path)
+    (context.state / "first-boot.json").write_text("[" * 100_000)
+    assert collect(board(tmp_path), context, Redactor({}), {})["first-boot.json"] == "[" * 100_000 + "\n"

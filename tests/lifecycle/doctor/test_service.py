@@ -132,6 +132,9 @@ def test_what_became_of_preparing_the_machine(tmp_path: Path) -> None:
     journal.begin(Step.POWER_MODE, {})
     journal.end(Step.POWER_MODE, Outcome.FAILED, "takes a reboot")  # has a row of its own, which looks again
     assert said(check_preparation(paths, context)) == (Verdict.WARN, "build-int8: the compiler ran out of memory")
+    journal.begin(Step.LOAD, {})
+    journal.end(Step.LOAD, Outcome.FAILED, "no memory")  # of a daemon that was given up nobody else tells
+    assert said(check_preparation(paths, context))[1].endswith("memory; load: no memory")
     # A daemon that runs knows better than what lies on the disk.
     assert said(check_preparation(paths, context_of(tmp_path)))[0] is Verdict.OK
     problems = ("calibrate: refused by the gate", "clocks: not locked", "the settings are wrong")

@@ -153,7 +153,7 @@ def _noted(redactor: Redactor, text: str | None) -> str | None:
     """A file of JSON, as a text where a power cut left half of it."""
     try:
         return None if text is None else _json(redactor, json.loads(text))
-    except ValueError:
+    except (ValueError, RecursionError):
         return _text(redactor, text)
 
 

@@ -25,9 +25,10 @@ __all__ = ["CHECKS"]
 _SUBJECT: Final = "daemon"
 _READ_AND_WRITE: Final = 6
 _CONNECT_S: Final = 2.0
-_TAKEN_AGAIN: Final = {
-    step.value for step in Step if step not in (Step.BOARD, Step.POWER_MODE, Step.CLOCKS, Step.LOAD, Step.WAIT)
-}
+_LOOKED_AT: Final = (Step.BOARD, Step.POWER_MODE, Step.CLOCKS)
+"""Have checks of their own, which look at what is so now."""
+_TAKEN_AGAIN: Final = {step.value for step in Step if step not in (*_LOOKED_AT, Step.LOAD, Step.WAIT)}
+"""Those of a daemon that `prepare` takes again."""
 _NOT_DONE: Final = (Outcome.FAILED, Outcome.REFUSED)
 
 
@@ -109,7 +110,7 @@ def check_preparation(_: BoardPaths, context: Context) -> Finding | None:
         problems = [
             f"{step.value}: {entry.text}"
             for step, entry in entries.items()
-            if step.value in _TAKEN_AGAIN and entry.outcome in _NOT_DONE
+            if step not in _LOOKED_AT and entry.outcome in _NOT_DONE
         ]
     if problems:
         return warn(
