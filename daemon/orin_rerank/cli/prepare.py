@@ -57,7 +57,7 @@ def prepare(
     become_owner(state)
     place = place_of(bundle_of(bundle or settings.model.bundle), settings, state)
     with ShownPreparation() as shown:
-        prepared = machine.prepare(place, shown, again=again)
+        prepared = machine.prepare(place, shown, again=again).now()
     if json_output:
         print_json(
             {

@@ -158,7 +158,7 @@ class _Source:
     @property
     def problems(self) -> tuple[str, ...]:
         """What is not as it shall be, for people."""
-        return () if self._prepared is None else self._prepared.problems
+        return () if self._prepared is None else self._prepared.now().problems
 
     def load(self, reporter: Reporter) -> LoadedModel:
         """Gives the model; called on the engine's thread."""

@@ -191,7 +191,10 @@ def test_a_gpu_that_the_service_may_not_open_since_it_came_later_ends_the_proces
     place = changed(orin.place, sleep=sleep, is_allowed=lambda asked: asked != node)
     with pytest.raises(DeviceLostError, match="came up after the daemon"):
         prepare(place, Told())
-    # Where it is there from the start, and may not be opened either, there would be no end to it.
+    # Where it comes late each time, there would be no end to it.
+    node.unlink()
+    assert "gpu: came up after the daemon" in prepare(place, Told()).problems[0]
+    # Nor where it is there from the start, and may not be opened either.
     assert prepare(place, Told()).problems == ()
 
 
@@ -298,7 +301,7 @@ class TestWhatTheRootServiceDoes:
         assert "nvpmodel failed" in of(prepared, Step.POWER_MODE).text
         assert "nvpmodel failed" in prepared.problems[0]
         tuned(jetson, tmp_path / "b")
-        told = [problem.split(":")[0] for problem in prepared.problems]
+        told = [problem.split(":")[0] for problem in prepared.now().problems]
         assert told == ["gpu"], "whoever asks later hears what is so then"
 
     @pytest.mark.parametrize("reboot_needed", [False, True])

@@ -7,7 +7,6 @@ failed tried again by the same process; else the next start does it.
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import errno
 import functools
@@ -67,24 +66,29 @@ class StepResult:
         outcome: How it stands now.
         text: What came of it or what is the matter, for people.
         retry_in_s: When it may be tried again; None where there is nothing to try again, or not by itself.
-        look_again: Looks whether it is so still, where that may change by itself; raises what is the matter.
+        look_again: Looks once more, where it may be put right by others; returns what it found, or raises what is the
+            matter.
     """
 
     step: Step
     outcome: Outcome
     text: str
     retry_in_s: float | None = None
-    look_again: Callable[[], object] | None = field(default=None, compare=False)
+    look_again: Callable[[], str] | None = field(default=None, compare=False)
 
     @property
     def problem(self) -> str | None:
-        """What is the matter now; None if nothing is."""
-        is_right = self.outcome is Outcome.DONE
-        if not is_right and self.look_again is not None:
-            with contextlib.suppress(OrinRerankError):
-                self.look_again()
-                is_right = True
-        return None if is_right else f"{self.step.value}: {self.text}"
+        """What is the matter; None if nothing is."""
+        return None if self.outcome is Outcome.DONE else f"{self.step.value}: {self.text}"
+
+    def now(self) -> StepResult:
+        """The same as it is now, where it may have been put right since."""
+        if self.outcome is Outcome.DONE or self.look_again is None:
+            return self
+        try:
+            return StepResult(self.step, Outcome.DONE, self.look_again())
+        except OrinRerankError:
+            return self
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,6 +107,10 @@ class Prepared:
     def problems(self) -> tuple[str, ...]:
         """What is not as it shall be, for people."""
         return tuple(step.problem for step in self.steps if step.problem is not None)
+
+    def now(self) -> Prepared:
+        """The same as it is now, where it may have been put right since."""
+        return Prepared(self.bundle, tuple(step.now() for step in self.steps))
 
     @property
     def retry_in_s(self) -> float | None:
@@ -232,12 +240,14 @@ class _Machine:
         self._listener(Progress(step, "looking"))
         try:
             text, outcome = look(self._listener), Outcome.DONE
-        except DeviceLostError:
-            raise
         except OrinRerankError as error:
             if self._listener.stopping:
                 raise
             text, outcome = _said(error), Outcome.FAILED
+            before = self._journal.entry(step, {})
+            if isinstance(error, DeviceLostError) and (before is None or before.text != text):
+                noted(lambda: self._journal.found(step, {}, outcome, text))
+                raise  # once; where another process has met with it, too, it goes on without
         noted(lambda: self._journal.found(step, {}, outcome, text))
         look_again = None if again is None else functools.partial(again, self._listener)
         self._result(StepResult(step, outcome, text, look_again=look_again))
