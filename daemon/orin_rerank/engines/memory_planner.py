@@ -46,11 +46,12 @@ _SHORT_LIMITS: Final = (3072, 2048, 1536, 1024)
 _MIB: Final = 1 << 20
 _PROCESS: Final = 512 * _MIB
 """The daemon itself: interpreter, libraries and tokenizer, 375 MB as measured with Qwen3's, and messages that wait."""
-_DECODING: Final = 240 * _MIB
-"""What the largest picture takes while it is decoded, measured; `prompt.images` decodes one such at a time."""
-_PICTURES: Final = (64 * _MIB, 512 * _MIB)
+_DECODING: Final = 304 * _MIB
+"""What the largest picture takes while it is decoded, of which `prompt.images` decodes one at a time, and a usual one
+that another thread decodes: measured."""
+_PICTURES: Final = (16 * _MIB, 512 * _MIB)
 _PICTURES_SHARE: Final = 128
-"""Decoded pictures that wait get a 128th of the memory, within those bounds. The lower one is 12 of the largest, three
+"""Decoded pictures that wait get a 128th of the memory, within those bounds. Of 8 GB that is 10 of the largest, five
 pieces of a request (`serving.lookahead`): seconds of work for a board."""
 _LEAST_CACHE: Final = 64 * _MIB
 _LEAST_WORKSPACE: Final = 256 * _MIB
