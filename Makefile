@@ -70,9 +70,11 @@ deb:
 	$(PYTHON) -m venv build/deb-$(notdir $(PYTHON))
 	build/deb-$(notdir $(PYTHON))/bin/python deploy/deb/build.py --out dist $(if $(ARCH),--arch $(ARCH)) $(DEB_ARGS)
 
+# SUITE=jammy or noble tests on Ubuntu 22.04 or 24.04.
 test-systemd: $(VENV)/.test
 	$(BIN)/python -m pytest tests/appliance $(PYTEST_ARGS)
 
+# ARM64_ARGS="--release jammy" for Ubuntu; with "--arch amd64" the same without qemu.
 test-arm64: $(VENV)/.test
 	$(BIN)/python tests/appliance/arm64.py $(ARM64_ARGS)
 

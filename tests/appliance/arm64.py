@@ -49,11 +49,11 @@ SERVE: Final = """
 set -e
 install -d -o orin-rerank -g orin-rerank -m 750 /run/orin-rerank /var/lib/orin-rerank
 setpriv --reuid=orin-rerank --regid=orin-rerank --init-groups --reset-env orin-rerank serve --precision full \
-    --socket /run/orin-rerank/orin-rerank.sock 2>/var/tmp/journal &
-tries=0
-until orin-rerank status --json 2>/dev/null | grep -q '"state": "serving"'; do
-    tries=$((tries + 1))
-    if [ $tries -gt 60 ] || ! kill -0 $!; then cat /var/tmp/journal; exit 1; fi
+    --token-budget 128 --socket /run/orin-rerank/orin-rerank.sock 2>/var/tmp/journal &
+seconds=0
+until grep -q '"message": "serving"' /var/tmp/journal; do
+    seconds=$((seconds + 1))
+    if [ $seconds -gt 900 ] || ! kill -0 $!; then cat /var/tmp/journal; exit 1; fi
     sleep 1
 done
 orin-rerank rank --timeout 300 "fire engine" "text:a dog" "text:a red lorry with a ladder" "text:the moon at night"

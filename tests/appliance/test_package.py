@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 import subprocess
 
@@ -120,16 +121,19 @@ def test_nothing_that_was_ranked_is_in_the_journal(machine):
         assert word not in everything
 
 
-@pytest.mark.parametrize(("unit", "tenths"), [(DAEMON, 20), (BOARD, 30), (AGAIN, 30)])
-def test_units_are_confined(machine, unit, tenths):
-    done = machine.try_run("systemd-analyze", "security", "--no-pager", f"--threshold={tenths}", unit)
-    assert done.returncode == 0, done.stdout
-    assert "Overall exposure level" in done.stdout
+@pytest.mark.parametrize(("unit", "most"), [(DAEMON, 2.0), (BOARD, 3.0), (AGAIN, 3.0)])
+def test_units_are_confined(machine, unit, most):
+    report = machine.run("systemd-analyze", "security", "--no-pager", unit)  # systemd 249 knows no --threshold
+    exposure = re.search(r"Overall exposure level for \S+: (\d+\.\d)", report)
+    assert exposure is not None, report
+    assert float(exposure[1]) <= most, report
 
 
 def test_units_have_no_faults(machine):
     done = machine.try_run("systemd-analyze", "verify", *UNITS)
-    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+    # systemd 249 finds something in units of the system, too.
+    said = [line for line in (done.stdout + done.stderr).splitlines() if "orin-rerank" in line]
+    assert (done.returncode, said) == (0, [])
 
 
 def test_nothing_is_written_beside_the_programs(machine):

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from appliance.installed import APP, DAEMON, drop_in, main_pid, rank, wait_for_state
-from appliance.machine import Machine
+from appliance.machine import RELEASE, Machine
 from appliance.pythons import UBUNTU, find_python, give_python
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -23,6 +23,8 @@ def version(request):
 @pytest.fixture(scope="module")
 def deb_of(version, folder):
     """The package for this processor and that Python, and the interpreter that it was built with."""
+    if RELEASE.python in UBUNTU:
+        pytest.skip(f"{RELEASE.suite} has such a Python of its own")
     python = find_python(version)
     if python is None:
         pytest.skip(f"there is no Python {version} here that was built from source, such as pyenv's")
