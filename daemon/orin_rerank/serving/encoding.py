@@ -36,8 +36,8 @@ __all__ = ["PiecewiseEncoder"]
 _DOCUMENTS: Final = 32
 _COST: Final = 2**18
 _IMAGE_COST: Final = 120_000
-"""An image counts as so many characters, which take as long to tokenise as it takes to decode a large one. Two, with some
-text, are a piece, of 11 MB."""
+"""An image counts as so many characters, which take as long to tokenise as it takes to decode a large one. Two, with
+some text, are a piece, of 11 MB."""
 
 _LETTERS: Final = 4
 """In a token, about."""
