@@ -137,6 +137,14 @@ class TestLongQueries:
         assert learnt == 2
         assert cut > 0
 
+    def test_nothing_is_kept_of_a_piece_that_was_encoded_to_learn(self):
+        query = (ImagePart(picture(height=300, width=320)), TextPart("query " * 540))
+        pieces = PiecewiseEncoder(self.ENCODER, self.PROFILE, RerankInput(query, [(TextPart("word " * 500),)] * 40))
+        first = pieces.picture_bytes
+        assert pieces.next_piece() is None
+        assert pieces.picture_bytes == first > 0, "the query's picture is to be decoded again, and counted"
+        assert not pieces._query_images
+
     def test_what_the_caller_allows_is_not_learnt(self):
         learnt, pieces, cut = self.both((TextPart("query " * 450),), [(TextPart("word " * 500),)] * 40, query_tokens=50)
         assert (learnt, pieces) == (0, 2)

@@ -63,6 +63,7 @@ class Desk:
         if job.complete:
             self.queue.remove(job)
             self.lookahead.forget(job)
+            self.lookahead.give_turns()
         else:
             self.lookahead.recount(job)
         self.lookahead.give_turns()
@@ -211,6 +212,7 @@ async def test_who_leaves_is_woken_and_gives_back_what_it_holds():
     desk.lookahead.forget(waiting)
     assert desk.may(waiting)
     assert desk.lookahead.waiting == 0
+    desk.lookahead.give_turns()
     assert not desk.ask(waiting, 90)
     desk.lookahead.forget(leaving)
     desk.lookahead.give_turns()

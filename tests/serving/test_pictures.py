@@ -142,6 +142,7 @@ async def test_a_deadline_ends_the_waiting(running, model):
         await settled(stub)
         late = await asyncio.gather(stub.Rerank(pictures("late", 20), timeout=0.3), return_exceptions=True)
         assert late[0].code().name == "DEADLINE_EXCEEDED"
+        assert (await settled(stub)).requests == 20, "the daemon has forgotten it, too"
         model.runner.gate.set()
         await asyncio.gather(*calls)
 

@@ -79,6 +79,33 @@ async def test_every_thread_must_come_round(slots: int) -> None:
     thread.join(10)
 
 
+async def test_a_pack_takes_what_packs_take_however_many_run_beside_it() -> None:
+    """Six slots: together they are six times as fast as each pack by itself."""
+    slots = 6
+    model = FakeModel()
+    model.runner.slots = slots
+    model.info = type(model.info)("fake-cpu", "fp32", 8192, 1, slots=slots)
+    model.runner.fail = lambda _: time.sleep(0.5)
+    loop = asyncio.get_running_loop()
+    scheduler = Scheduler(
+        model, max_queued_documents=99, max_queued_bytes=9999, counters=Counters(), loop=loop, first_pack_s=30
+    )
+    thread = threading.Thread(target=scheduler.serve)
+    thread.start()
+    job = scheduler.admit(4 * slots)
+    scheduler.feed(job, segment([1]), tuple(segment([2] * 8) for _ in range(4 * slots)))
+    await asyncio.sleep(0.7)  # all threads are there, and packs are measured
+    seen = []
+    while not job.outcome.done():
+        seen.append(scheduler.proves_life(0.1))
+        await asyncio.sleep(0.1)
+    assert all(seen)
+    assert len(seen) > 5
+    scheduler.withdraw(job)
+    scheduler.stop(RuntimeError)  # type: ignore[arg-type]
+    thread.join(10)
+
+
 async def test_before_anything_was_measured_a_pack_may_take_as_long_as_loading_did() -> None:
     model = FakeModel()
     loop = asyncio.get_running_loop()

@@ -4,9 +4,10 @@ import asyncio
 import contextlib
 import threading
 
+import numpy as np
 import pytest
 
-from fakes.model import POISON, FakeModel, FakeRunner, expected_margin
+from fakes.model import POISON, FakeModel, FakeRunner, expected_margin, segment
 from orin_rerank.engines.port import EngineInfo
 from orin_rerank.errors import (
     DeadlineError,
@@ -18,6 +19,7 @@ from orin_rerank.errors import (
     UnavailableError,
 )
 from orin_rerank.prompt.content import RerankInput, TextPart
+from orin_rerank.prompt.encoded import EncodedImage
 from orin_rerank.serving.scheduler import Scheduler
 from orin_rerank.telemetry.counters import Counters
 
@@ -429,3 +431,23 @@ async def test_a_paused_encoder_is_woken_when_its_request_ends():
         assert not turn.done(), "the encoder was meant to pause"
         it.scheduler.withdraw(job)
         await turn
+
+
+async def test_the_next_piece_is_encoded_while_the_last_of_the_one_before_runs():
+    it = Bench(FakeModel(picture_bytes=100))
+    document = segment([2], images=[EncodedImage(b"", np.zeros((1, 20, 3), dtype=np.uint8), (2, 2), 1)])
+    turn = asyncio.get_running_loop().create_future()
+    try:
+        it.runner.gate.clear()
+        job = it.scheduler.admit(2)
+        with it.scheduler._wake:  # the engine's thread cannot take it yet
+            it.scheduler.feed(job, segment([1]), (document,))
+            it.scheduler._lookahead.ask(job, 0, 30, turn)
+            assert not turn.done(), "what waits is more than half of what there may be"
+        await asyncio.wait_for(turn, 10)
+        assert it.scheduler.documents == 2, "the first is at the gate"
+        it.scheduler.withdraw(job)
+    finally:
+        it.runner.gate.set()
+        it.scheduler.stop(lambda: UnavailableError("the test is over"))
+        await asyncio.to_thread(it.thread.join, 30)

@@ -6,6 +6,7 @@ import contextlib
 import os
 import socket
 import threading
+import time
 from typing import TYPE_CHECKING
 
 import pytest
@@ -83,6 +84,7 @@ def test_what_is_said_once_waits_for_a_full_queue(listener: socket.socket) -> No
         notifier.alive()
     saying = threading.Thread(target=notifier.ready, args=("serving",))
     saying.start()
+    time.sleep(0.2)  # it finds the queue full
     heard: list[bytes] = []
     listener.settimeout(10)
     while not heard or heard[-1] != b"READY=1\nSTATUS=serving":

@@ -20,7 +20,7 @@ Where the ration is too small for anything, one piece is decoded at a time, of w
 
 from __future__ import annotations
 
-from bisect import insort
+from bisect import bisect_left, insort
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
@@ -81,7 +81,8 @@ class Lookahead:
         self._ration = picture_bytes
         self._places = places
         self._encoding: set[Job] = set()
-        self._waiters: list[_Waiter] = []
+        self._waiters: list[_Waiter] = []  # in the order of their tags
+        self._waiting: dict[Job, _Waiter] = {}
         self._shares: dict[Job, _Share] = {}
         self._all = _Share()
 
@@ -107,7 +108,8 @@ class Lookahead:
         self._ended(job)
         if job.prefix is None:
             self._queue.expect(job, tokens)
-        insort(self._waiters, _Waiter(job, picture_bytes, turn), key=_tag)
+        self._waiting[job] = _Waiter(job, picture_bytes, turn)
+        insort(self._waiters, self._waiting[job], key=_tag)
         self.give_turns()
 
     def encoded(self, job: Job) -> None:
@@ -126,20 +128,17 @@ class Lookahead:
         self._hold(job, _Share(passing + job.prefix_picture_bytes, passing))
 
     def forget(self, job: Job) -> None:
-        """Takes back what a job holds, and ends its waiting.
+        """Takes back what a job holds, and ends its waiting; `give_turns` is for the caller, once for all that ended.
 
         What the encoders' threads still decode for a caller who left is not counted: a piece for each of them.
         """
         self._encoding.discard(job)
         self._hold(job, _Share())
-        for waiter in [waiter for waiter in self._waiters if waiter.job is job]:
-            self._waiters.remove(waiter)
-            _resolve(waiter)
-        self.give_turns()
+        self._let_go(job)
 
     def give_turns(self) -> None:
         """Lets those go on who may; to be called when anything has moved."""
-        if not self._waiters:
+        if not self._waiters or len(self._encoding) >= self._places:
             return
         first_tag = self._queue.first_waiting_tag
         many_tokens = self._queue.waiting_tokens >= _AHEAD_TOKENS
@@ -156,11 +155,10 @@ class Lookahead:
             if waiter.picture_bytes and (all_stopped or (new_stopped and not (pressing and has_begun))):
                 continue
             if self._fits(waiter, pressing=pressing):
-                self._waiters.remove(waiter)
                 self._encoding.add(job)
                 job.decoding_bytes = waiter.picture_bytes
                 self.recount(job)
-                _resolve(waiter)
+                self._let_go(job)
             elif pressing:
                 new_stopped, all_stopped = True, has_begun
 
@@ -180,6 +178,18 @@ class Lookahead:
             return wanted <= _NEW * self._ration or not self._all.held
         return wanted <= self._ration or not self._all.passing
 
+    def _let_go(self, job: Job) -> None:
+        """Ends a job's waiting, if it waits."""
+        waiter = self._waiting.pop(job, None)
+        if waiter is None:
+            return
+        place = bisect_left(self._waiters, job.finish_tag, key=_tag)
+        while self._waiters[place] is not waiter:  # others may have the same tag
+            place += 1
+        del self._waiters[place]
+        if not waiter.turn.done():
+            waiter.turn.set_result(None)
+
     def _hold(self, job: Job, share: _Share) -> None:
         before = self._shares.pop(job, _Share())
         self._all = _Share(
@@ -187,8 +197,3 @@ class Lookahead:
         )
         if share.held:
             self._shares[job] = share
-
-
-def _resolve(waiter: _Waiter) -> None:
-    if not waiter.turn.done():
-        waiter.turn.set_result(None)

@@ -169,7 +169,9 @@ class Scheduler:
 
     def withdraw(self, job: Job) -> None:
         """Forgets a job: its handler is done with it, for whatever reason. What waits is dropped unscored."""
-        self._forget(job)
+        with self._wake:
+            self._forget(job)
+            self._lookahead.give_turns()
         if not job.outcome.done():
             job.outcome.cancel()
         elif not job.outcome.cancelled():
@@ -326,21 +328,19 @@ class Scheduler:
     # Shared.
 
     def _settle(self, outcomes: Iterable[tuple[Job, Exception | None]], scored: Iterable[Job] = ()) -> None:
-        for job, error in list(outcomes):
-            job.resolve(error)
-            self._forget(job)
         with self._wake:
-            for job in scored:
-                if job in self._jobs:
-                    self._lookahead.recount(job)
+            for job, error in list(outcomes):
+                job.resolve(error)
+                self._forget(job)
+            for job in self._jobs.intersection(scored):
+                self._lookahead.recount(job)
             self._lookahead.give_turns()
 
     def _forget(self, job: Job) -> None:
-        with self._wake:
-            self._queue.remove(job)
-            job.drop_waiting()
-            self._jobs.discard(job)
-            self._lookahead.forget(job)
+        self._queue.remove(job)
+        job.drop_waiting()
+        self._jobs.discard(job)
+        self._lookahead.forget(job)
 
 
 def _why_crashed(error: BaseException) -> Callable[[], OrinRerankError]:
