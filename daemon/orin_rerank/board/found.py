@@ -7,15 +7,14 @@ be set since. `clocks.stored` is what `jetson_clocks --store` writes. Each is wr
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import os
-import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from orin_rerank.board.jetson_clocks import PROGRAM, store_clocks
 from orin_rerank.durable import part_of, replace_file, sync_folder
 from orin_rerank.errors import BoardBusyError, BoardError
+from orin_rerank.plain_files import holding
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -29,8 +28,6 @@ __all__ = ["LOCK_WAIT_S", "FoundSettings", "NotedMode", "exclusively"]
 
 LOCK_WAIT_S: Final = 10.0
 """How long one `orin-rerank board` waits for another, which takes a few seconds as a rule."""
-
-_POLL_S: Final = 0.1
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,17 +148,7 @@ def exclusively(state: Path, wait_s: float = LOCK_WAIT_S) -> Iterator[None]:
         OSError: If the folder cannot be made.
     """
     state.mkdir(parents=True, exist_ok=True)
-    handle = os.open(state, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    end = time.monotonic() + wait_s
-    try:
-        while True:
-            try:
-                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                break
-            except BlockingIOError:
-                if time.monotonic() >= end:
-                    raise BoardBusyError("another `orin-rerank board` is at work", item=str(state)) from None
-                time.sleep(_POLL_S)
+    with holding(state, wait_s) as held:
+        if not held:
+            raise BoardBusyError("another `orin-rerank board` is at work", item=str(state))
         yield
-    finally:
-        os.close(handle)

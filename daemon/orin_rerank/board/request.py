@@ -10,12 +10,11 @@ from __future__ import annotations
 
 import contextlib
 import enum
-import os
-import stat
 from pathlib import Path
 from typing import Final
 
 from orin_rerank.errors import BoardError
+from orin_rerank.plain_files import read_plain_file
 
 __all__ = ["OUTCOME", "REQUEST", "BoardRequest", "read_request", "write_request"]
 
@@ -57,12 +56,9 @@ def read_request(file: Path = REQUEST) -> BoardRequest:
         BoardError: If there is no request, or it is none that is known.
     """
     try:
-        handle = os.open(file, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
-        try:
-            plain = stat.S_ISREG(os.fstat(handle).st_mode)
-            data = os.read(handle, _LONGEST + 1) if plain else b""
-        finally:
-            os.close(handle)
+        data = read_plain_file(file, _LONGEST + 1, follow=False)
+    except IsADirectoryError:
+        data = None
     except OSError as error:
         raise BoardError(f"cannot be read: {error.strerror}", item=str(file)) from None
     finally:

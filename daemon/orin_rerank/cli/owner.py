@@ -12,6 +12,8 @@ import pwd
 import sys
 from typing import TYPE_CHECKING
 
+from orin_rerank.plain_files import nearest_folder
+
 if TYPE_CHECKING:
     from pathlib import Path
 
@@ -33,9 +35,7 @@ def become_owner(folder: Path, also: Path | None = None) -> str | None:
     """
     if os.geteuid() != 0:
         return None
-    there = folder
-    while not there.exists() and there != there.parent:
-        there = there.parent
+    there = nearest_folder(folder)
     try:
         owner = there.stat().st_uid
         user = pwd.getpwuid(owner)

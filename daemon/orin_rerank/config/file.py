@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import os
-import stat
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
+
+from orin_rerank.plain_files import read_plain_file
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -52,11 +53,9 @@ def read_file(file: Path) -> bytes:
     Raises:
         OSError: If it cannot be read, is no plain file, of which one never knows when it ends, or is far too large.
     """
-    handle = os.open(file, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-    with os.fdopen(handle, "rb") as stream:
-        if not stat.S_ISREG(os.fstat(handle).st_mode):
-            raise OSError(0, "it is no plain file")
-        data = stream.read(_LARGEST_BYTES + 1)
+    data = read_plain_file(file, _LARGEST_BYTES + 1)
+    if data is None:
+        raise OSError(0, "it is no plain file")
     if len(data) > _LARGEST_BYTES:
         raise OSError(0, "it has more than 1 MiB, which no settings have")
     return data.removeprefix(b"\xef\xbb\xbf")

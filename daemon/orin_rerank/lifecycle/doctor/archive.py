@@ -21,6 +21,7 @@ from orin_rerank.durable import sync_folder
 from orin_rerank.errors import BoardError, OrinRerankError, SettingsError
 from orin_rerank.lifecycle.doctor.model import inventory_of
 from orin_rerank.lifecycle.first_boot.journal import JOURNAL_FILE
+from orin_rerank.plain_files import read_plain_file
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -198,8 +199,7 @@ def _journal(paths: BoardPaths) -> str | None:
 def _read(file: Path) -> str | None:
     """A plain file's text. The folder is the daemon's, which must not lead root from there to other files."""
     try:
-        handle = os.open(file, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
-        with os.fdopen(handle, encoding="utf-8", errors="replace") as stream:
-            return stream.read(_LARGEST) if stat.S_ISREG(os.fstat(handle).st_mode) else None
+        data = read_plain_file(file, _LARGEST, follow=False)
     except OSError:
         return None
+    return None if data is None else data.decode(errors="replace")

@@ -9,12 +9,9 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import enum
-import fcntl
 import json
 import logging
 import math
-import os
-import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
@@ -23,6 +20,7 @@ from orin_rerank.errors import StoreError
 from orin_rerank.lifecycle.first_boot.backoff import MOST_FAILURES, Moment, seconds_to_wait
 from orin_rerank.lifecycle.first_boot.progress import Step
 from orin_rerank.lifecycle.rungs import Rung
+from orin_rerank.plain_files import holding
 from orin_rerank.telemetry.log import fields
 
 if TYPE_CHECKING:
@@ -42,8 +40,7 @@ JOURNAL_FILE: Final = "first-boot.json"
 
 FORMAT: Final = 1
 
-_LOCK_TRIES: Final = 200
-_LOCK_POLL_S: Final = 0.01
+_LOCK_WAIT_S: Final = 2.0
 """A note takes some milliseconds; somebody who needs seconds for one hangs."""
 
 
@@ -285,13 +282,7 @@ def _held(folder: Path) -> Iterator[None]:
     """
     with contextlib.ExitStack() as held:
         with contextlib.suppress(OSError):
-            handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-            held.callback(os.close, handle)
-            for _ in range(_LOCK_TRIES):
-                with contextlib.suppress(BlockingIOError):
-                    fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                    break
-                time.sleep(_LOCK_POLL_S)
+            held.enter_context(holding(folder, _LOCK_WAIT_S))
         yield
 
 

@@ -12,6 +12,7 @@ from orin_rerank.errors import NoSpaceError, StoreError
 from orin_rerank.graph.builder import Precision
 from orin_rerank.lifecycle.sizes import processor_plan
 from orin_rerank.lifecycle.workbench import PACK_TOKENS
+from orin_rerank.plain_files import nearest_folder
 from orin_rerank.prompt.encoder import PromptEncoder
 from orin_rerank.prompt.tokenizer import PromptTokenizer
 
@@ -47,9 +48,7 @@ def check_disk(folder: Path, needed: int, what: str) -> None:
         NoSpaceError: If it does not; the message names the numbers.
         StoreError: If the disk cannot be asked.
     """
-    there = folder
-    while not there.exists() and there != there.parent:
-        there = there.parent
+    there = nearest_folder(folder)
     try:
         free = shutil.disk_usage(there).free
     except OSError as error:
