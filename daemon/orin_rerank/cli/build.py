@@ -97,8 +97,8 @@ def build(
     "seconds", "compiled"}; "compiled" is null for a plan that was there already, "gate" for plans that need none.
     """
     from orin_rerank.cli.build_progress import ShownBuild
-    from orin_rerank.cli.bundles import SHIPPED_EVALUATION, bundle_of, repository_folder
-    from orin_rerank.cli.configured import settings_of, state_folder
+    from orin_rerank.cli.bundles import bundle_of
+    from orin_rerank.cli.configured import judged_set, settings_of, state_folder
     from orin_rerank.cli.output import console, print_json
     from orin_rerank.cli.owner import become_owner
     from orin_rerank.engines.bundle import Bundle
@@ -125,7 +125,7 @@ def build(
     source = Bundle.open(bundle_of(bundle or settings.model.bundle))
     target = find_target()
     stores = EngineStore(state), PlanStore(state)
-    judged = evaluation or settings.first_boot.evaluation or repository_folder(SHIPPED_EVALUATION)
+    judged = evaluation or judged_set(settings)
     with ShownBuild() as shown:
         if target.sibling is not None:
             shown.on_warning(

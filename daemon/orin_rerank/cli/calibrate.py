@@ -123,8 +123,8 @@ def calibrate(
     import dataclasses
     import json
 
-    from orin_rerank.cli.bundles import SHIPPED_CALIBRATION, SHIPPED_EVALUATION, bundle_of, repository_folder
-    from orin_rerank.cli.configured import settings_of, state_folder
+    from orin_rerank.cli.bundles import bundle_of
+    from orin_rerank.cli.configured import calibration_set, judged_set, settings_of, state_folder
     from orin_rerank.cli.output import console, print_json, progress_console
     from orin_rerank.cli.owner import become_owner
     from orin_rerank.engines.bundle import Bundle
@@ -137,8 +137,8 @@ def calibrate(
     from orin_rerank.quantization.gate import GateThresholds
 
     settings = settings_of(config, engine={"threads": threads})
-    data = data or settings.first_boot.calibration or repository_folder(SHIPPED_CALIBRATION)
-    evaluation = evaluation or settings.first_boot.evaluation or repository_folder(SHIPPED_EVALUATION)
+    data = data or calibration_set(settings)
+    evaluation = evaluation or judged_set(settings)
     for folder, option in ((data, "--data"), (evaluation, "--evaluation")):
         if folder is None:
             raise SettingsError("name the folder of a set", item=option)

@@ -61,7 +61,6 @@ def _check_here(settings: Settings) -> None:
     from orin_rerank.board.paths import BoardPaths
     from orin_rerank.board.power_modes import read_power_modes
     from orin_rerank.board.tuning import wanted_mode
-    from orin_rerank.config.sections import SECTIONS, keys_of
     from orin_rerank.errors import BoardError, SettingsError
 
     paths = BoardPaths.from_environment()
@@ -75,13 +74,13 @@ def _check_here(settings: Settings) -> None:
             wanted_mode(paths, modes, settings.board)
         except BoardError as error:
             raise SettingsError(f"power_mode: {error}", item=source) from error
-    for section in SECTIONS if memory is not None else ():
-        for key in keys_of(section):
-            value = getattr(getattr(settings, section), key)
-            if key.endswith("_bytes") and value is not None and memory is not None and value > memory.total:
-                problem = f"{key} is more than this machine's memory, {memory.total / 2**30:.1f} GiB"
-                if (source := settings.sources.get(f"{section}.{key}")) is not None:
-                    raise SettingsError(problem, item=source)
+    if memory is None:
+        return
+    for name, source in settings.sources.items():
+        section, _, key = name.partition(".")
+        if key.endswith("_bytes") and getattr(getattr(settings, section), key) > memory.total:
+            problem = f"{key} is more than this machine's memory, {memory.total / 2**30:.1f} GiB"
+            raise SettingsError(problem, item=source)
 
 
 def show(file: FileArgument = None, *, json_output: JsonOption = False) -> int:

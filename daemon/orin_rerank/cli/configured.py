@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from orin_rerank.config.sections import Settings
     from orin_rerank.lifecycle.first_boot.place import Place
 
-__all__ = ["place_of", "settings_of", "state_folder", "with_options"]
+__all__ = ["calibration_set", "judged_set", "place_of", "settings_of", "state_folder", "with_options"]
 
 
 def settings_of(config: Path | None, **options: Mapping[str, object]) -> Settings:
@@ -68,6 +68,20 @@ def state_folder(settings: Settings, user: int | None = None) -> Path:
     return default_state_folder(user=user)
 
 
+def calibration_set(settings: Settings) -> Path | None:
+    """The folder of the calibration set: the one that the settings name, or that of a source tree."""
+    from orin_rerank.cli.bundles import SHIPPED_CALIBRATION, repository_folder
+
+    return settings.first_boot.calibration or repository_folder(SHIPPED_CALIBRATION)
+
+
+def judged_set(settings: Settings) -> Path | None:
+    """The same of the judged set, which decides on INT8."""
+    from orin_rerank.cli.bundles import SHIPPED_EVALUATION, repository_folder
+
+    return settings.first_boot.evaluation or repository_folder(SHIPPED_EVALUATION)
+
+
 def place_of(bundle: Path, settings: Settings, state: Path) -> Place:
     """This machine, for it to be prepared.
 
@@ -77,15 +91,14 @@ def place_of(bundle: Path, settings: Settings, state: Path) -> Place:
         state: Where engines are kept, as `state_folder` has it for whoever has called.
     """
     from orin_rerank.board.paths import BoardPaths
-    from orin_rerank.cli.bundles import SHIPPED_CALIBRATION, SHIPPED_EVALUATION, repository_folder
     from orin_rerank.lifecycle.first_boot.place import Place
 
     first_boot = settings.first_boot
     return Place(
         bundle,
         state,
-        first_boot.calibration or repository_folder(SHIPPED_CALIBRATION),
-        first_boot.evaluation or repository_folder(SHIPPED_EVALUATION),
+        calibration_set(settings),
+        judged_set(settings),
         settings.engine,
         first_boot,
         tuning=settings.board,

@@ -101,8 +101,8 @@ def _context(
     """What the checks need to know beside the board's files."""
     from orin_rerank import __version__
     from orin_rerank.cli.address import default_socket, socket_of, target_of
-    from orin_rerank.cli.bundles import SHIPPED_CALIBRATION, SHIPPED_EVALUATION, bundle_of, repository_folder
-    from orin_rerank.cli.configured import state_folder
+    from orin_rerank.cli.bundles import bundle_of
+    from orin_rerank.cli.configured import calibration_set, judged_set, state_folder
     from orin_rerank.config.file import config_file
     from orin_rerank.errors import BundleError, SettingsError
     from orin_rerank.lifecycle.doctor.accounts import SERVICE_USER, User
@@ -123,10 +123,7 @@ def _context(
     except BundleError as error:
         bundle_problem = str(error)
     service = User.named(SERVICE_USER)
-    sets = {
-        "calibration set": settings.first_boot.calibration or repository_folder(SHIPPED_CALIBRATION),
-        "judged set": settings.first_boot.evaluation or repository_folder(SHIPPED_EVALUATION),
-    }
+    sets = {"calibration set": calibration_set(settings), "judged set": judged_set(settings)}
     package = Path(__file__)
     return Context(
         version=__version__,

@@ -90,12 +90,12 @@ def evaluate(
     --json writes {"bundle", "splits", "total", "seconds", "documents_per_second", "queries"}; "queries" has every
     query's own values. With --against it writes {"candidate", "reference", "splits", "total", "gate", "queries"}.
     """
-    from orin_rerank.cli.bundles import SHIPPED_EVALUATION, bundle_of, repository_folder
-    from orin_rerank.cli.configured import settings_of, state_folder
+    from orin_rerank.cli.bundles import bundle_of
+    from orin_rerank.cli.configured import judged_set, settings_of, state_folder
     from orin_rerank.engines.store import EngineStore
 
     settings = settings_of(config, engine={"precision": precision, "device": device, "threads": threads})
-    root = data or settings.first_boot.evaluation or repository_folder(SHIPPED_EVALUATION)
+    root = data or judged_set(settings)
     if root is None:
         raise SettingsError("name the folder of an evaluation set", item="--data")
     subject = _Subject(bundle_of(bundle or settings.model.bundle), settings.engine, EngineStore(state_folder(settings)))

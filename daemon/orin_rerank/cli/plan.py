@@ -131,9 +131,8 @@ def _target(board: BoardName, settings: EngineSettings) -> Target:
     else:
         spec = BOARDS[board.value]
         target = Target(spec.kind.name, EngineKind.TENSORRT, spec.memory_bytes, spec.modes)
-    if settings.device is DeviceChoice.CPU and target.kind.on_gpu:
-        name = f"{target.name}, on its processor"
-        target = dataclasses.replace(target, name=name, kind=EngineKind.PROCESSOR, modes=())
+    if settings.device is DeviceChoice.CPU:
+        target = target.on_processor
     return dataclasses.replace(target, serving_bytes=settings.memory_bytes)
 
 

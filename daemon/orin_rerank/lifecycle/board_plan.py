@@ -59,6 +59,14 @@ class Target:
         return self.serving_bytes or self.budget.usable_bytes
 
     @property
+    def on_processor(self) -> Target:
+        """The same where the processor is to compute, whatever else could."""
+        if not self.kind.on_gpu:
+            return self
+        name = f"{self.name}, on its processor"
+        return dataclasses.replace(self, name=name, kind=EngineKind.PROCESSOR, modes=())
+
+    @property
     def budget(self) -> MemoryBudget:
         """Its memory, less what the system needs."""
         of = MemoryBudget.of_machine if self.kind.on_gpu else MemoryBudget.of_processor

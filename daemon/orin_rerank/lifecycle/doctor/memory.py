@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 from typing import TYPE_CHECKING, Final
 
@@ -47,7 +46,7 @@ def planned_model(paths: BoardPaths, context: Context) -> ModelPlan | None:
         return None
     target = this_target(paths)
     if context.engine.device is DeviceChoice.CPU:
-        target = dataclasses.replace(target, kind=EngineKind.PROCESSOR, modes=())
+        target = target.on_processor
     return _planned(context.bundle, target, context.engine)
 
 
