@@ -7,7 +7,6 @@ import fcntl
 import os
 import re
 import subprocess
-import sys
 import threading
 import time
 from pathlib import Path
@@ -27,6 +26,7 @@ from fakes.board import (
     make_pc,
     reboot_board,
 )
+from fakes.locks import locked_by_another
 from orin_rerank.board.clocks import Clock, read_clocks
 from orin_rerank.board.found import exclusively
 from orin_rerank.board.nvpmodel import read_current_mode, set_mode
@@ -406,32 +406,18 @@ def test_a_reboot_that_is_allowed_is_made_once(tmp_path: Path) -> None:
     assert (outcome.mode, outcome.problem, outcome.clocks_locked) == ("MAXN_SUPER", None, True)
 
 
-HOLD = """
-import fcntl, sys
-file = open(sys.argv[1], "r+b")
-fcntl.lockf(file, fcntl.LOCK_EX)
-print("held", flush=True)
-input()
-"""
-
-
 def test_no_reboot_is_made_while_packages_are_installed(tmp_path: Path) -> None:
     paths = make_board(tmp_path / "board", NANO_8_SUPER)
     paths.at("/fake/needs_reboot").write_text("2\n")
     lock = paths.at("/var/lib/dpkg/lock-frontend")
     lock.parent.mkdir(parents=True)
     lock.touch()
-    with subprocess.Popen(
-        [sys.executable, "-c", HOLD, str(lock)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-    ) as apt:
-        assert apt.stdout is not None
-        apt.stdout.readline()
+    with locked_by_another(lock):
         outcome, _ = tune(paths, tmp_path, Tuning(reboot=True))
         assert outcome.reboot_needed
         assert outcome.problem is not None
         assert "not rebooted, since packages are being installed: it is at the next boot" in outcome.problem
         assert "reboot by nvpmodel" not in calls(paths)
-        apt.communicate("\n")
     outcome, _ = tune(paths, tmp_path, Tuning(reboot=True))
     assert outcome.changed == ("rebooting",)
 

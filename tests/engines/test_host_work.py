@@ -73,5 +73,12 @@ def test_on_a_gpu_one_slot_has_its_turn() -> None:
 
 def test_on_a_processor_slots_do_not_wait() -> None:
     host = HostWork(for_gpu=False)
-    with host.turn(), host.turn():
-        pass
+    entered = threading.Event()
+
+    def enter() -> None:
+        with host.turn():
+            entered.set()
+
+    with host.turn():
+        threading.Thread(target=enter, daemon=True).start()
+        assert entered.wait(30)

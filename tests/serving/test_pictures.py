@@ -65,6 +65,15 @@ async def settled(stub):
     return now
 
 
+async def crowd(model, stub):
+    """Ten requests of 200 pictures, on a model that does not run until its gate is opened; none gets any further."""
+    model.runner.gate.clear()
+    calls = [asyncio.ensure_future(stub.Rerank(pictures(f"q{n}", 200))) for n in range(10)]
+    await arrived(model)
+    await settled(stub)
+    return calls
+
+
 @pytest.mark.parametrize("picture_in_query", [False, True])
 async def test_a_full_queue_of_pictures_takes_no_more_than_its_ration(running, model, picture_in_query):
     async with running(encoder_threads=4) as (_, stub):
@@ -88,10 +97,7 @@ async def test_a_full_queue_of_pictures_takes_no_more_than_its_ration(running, m
 
 async def test_texts_do_not_wait_for_pictures(running, model):
     async with running() as (_, stub):
-        model.runner.gate.clear()
-        calls = [asyncio.ensure_future(stub.Rerank(pictures(f"q{n}", 200))) for n in range(10)]
-        await arrived(model)
-        await settled(stub)
+        calls = await crowd(model, stub)
         text = asyncio.ensure_future(stub.Rerank(request("text", ["a", "b"])))
         assert (await settled(stub)).documents == 2002
         model.runner.gate.set()
@@ -102,10 +108,7 @@ async def test_texts_do_not_wait_for_pictures(running, model):
 
 async def test_a_small_request_of_pictures_overtakes_large_ones(running, model):
     async with running() as (_, stub):
-        model.runner.gate.clear()
-        calls = [asyncio.ensure_future(stub.Rerank(pictures(f"q{n}", 200))) for n in range(10)]
-        await arrived(model)
-        await settled(stub)
+        calls = await crowd(model, stub)
         small = asyncio.ensure_future(stub.Rerank(pictures("small", 3)))
         await settled(stub)
         model.runner.gate.set()
